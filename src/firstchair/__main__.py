@@ -1,0 +1,6 @@
+"""``python -m firstchair``."""
+
+from firstchair.cli.main import main
+
+if __name__ == "__main__":
+    main()

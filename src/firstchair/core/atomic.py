@@ -1,0 +1,99 @@
+"""Files and directories that appear whole or not at all.
+
+A reader, a crash or a full disk never sees half a file: bytes go to a temporary name in the same directory,
+are fsynced, and are renamed over the target; then the directory entry is fsynced.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from firstchair.core.errors import ConfigError, RunFailed
+
+
+def fsync_dir(path: Path) -> None:
+    """Make a rename in ``path`` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise ``ConfigError`` when ``path`` exists and ``force`` is not set."""
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists; pass --force to replace it, or choose another path")
+
+
+@contextmanager
+def atomic_writer(path: Path, *, force: bool = False) -> Iterator[IO[str]]:
+    """Open a temporary text file (UTF-8, ``\\n``) that becomes ``path`` when the block ends without an error.
+
+    Raises ``ConfigError`` when ``path`` exists without ``force``, ``RunFailed`` when the disk refuses the write.
+    """
+    refuse_existing(path, force=force)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = tempfile.NamedTemporaryFile(  # noqa: SIM115 - renamed below, closed in every branch
+            "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=f".{path.name}.", delete=False
+        )
+    except OSError as error:
+        raise RunFailed(f"cannot write {path}: {error.strerror}; free space or choose another path") from error
+    temporary = Path(handle.name)
+    try:
+        with handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        fsync_dir(path.parent)
+    except OSError as error:
+        raise RunFailed(f"cannot write {path}: {error.strerror}; free space or choose another path") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, force: bool = False) -> None:
+    """Write ``text`` to ``path`` atomically."""
+    with atomic_writer(path, force=force) as out:
+        out.write(text)
+
+
+@contextmanager
+def atomic_dir(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """Yield a temporary directory that becomes ``path`` when the block ends without an error.
+
+    Every file in it is fsynced before the rename. With ``force`` an existing ``path`` is replaced.
+    """
+    refuse_existing(path, force=force)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
+            else:
+                fsync_dir(file)
+        os.chmod(temporary, 0o755)
+        old = None
+        if path.exists():
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            os.replace(path, old / "was")
+        os.replace(temporary, path)
+        fsync_dir(path.parent)
+        if old is not None:
+            shutil.rmtree(old)
+    except OSError as error:
+        raise RunFailed(f"cannot write {path}: {error.strerror}; free space or choose another path") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,106 @@
+"""Recipes: one YAML file becomes one frozen pydantic model; ``--set a.b=c`` overrides; unknown keys are errors."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from firstchair.core.errors import ConfigError
+
+
+class Strict(BaseModel):
+    """Base of every config model: frozen, and an unknown key is an error, not a surprise."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_recipe(model: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
+    """Read ``path`` (or start from defaults when ``None``), apply ``a.b=value`` overrides, validate.
+
+    Values of overrides are YAML: ``lr=1e-3``, ``tags=[a, b]``. Raises ``ConfigError`` naming the field, what
+    was found, what was expected and, for an unknown key, the nearest known one.
+    """
+    data: Any = {}
+    if path is not None:
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such recipe; check the path") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not YAML: {error}") from None
+        if not isinstance(data, dict):
+            raise ConfigError(f"{path}: found {type(data).__name__}; expected a mapping of fields")
+    for override in overrides:
+        _apply(data, override)
+    return validate(model, data, source=str(path) if path else "command line")
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: expected field.name=value")
+    *parents, last = key.split(".")
+    node: Any = data
+    for name in parents:
+        node = node.setdefault(name, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {override}: {name} is not a section; it holds a value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: value is not YAML: {error}") from None
+    # YAML 1.1 reads 1e-3 as a string; people mean the number.
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    node[last] = value
+
+
+def validate(model: type[Model], data: Any, *, source: str) -> Model:
+    """``data`` as ``model``; raises ``ConfigError`` with one line per problem."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{source} is not a valid {model.__name__}:"]
+        for problem in error.errors():
+            path = ".".join(str(part) for part in problem["loc"])
+            if problem["type"] == "extra_forbidden":
+                near = difflib.get_close_matches(str(problem["loc"][-1]), known_fields(model), n=1, cutoff=0.4)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                lines.append(f"  {path}: unknown field{hint}")
+            else:
+                lines.append(f"  {path}: {problem['msg']}; found {problem['input']!r}")
+        raise ConfigError("\n".join(lines)) from None
+
+
+def known_fields(model: type[BaseModel]) -> list[str]:
+    """Field names of a config model and of every model nested in it."""
+    names: list[str] = []
+    todo, seen = [model], set[type[BaseModel]]()
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for name, info in current.model_fields.items():
+            names.append(name)
+            todo.extend(_models_in(info.annotation))
+    return names
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    found: list[type[BaseModel]] = []
+    for argument in getattr(annotation, "__args__", ()):
+        found.extend(_models_in(argument))
+    return found

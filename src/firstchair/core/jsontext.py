@@ -1,0 +1,113 @@
+"""Strict JSON text: what we accept from files, wires and models, and the one canonical form we hash.
+
+Python's reader takes the last of two equal keys, ``NaN`` and lone surrogates without a word; each of these
+has corrupted somebody's training data. Here they are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+MAX_DEPTH = 64
+"""Levels of nesting accepted. Python's own reader dies by RecursionError near 1,000."""
+
+
+class JsonProblem(ValueError):
+    """Text that is not strict JSON; ``kind`` is one word for counting, the message is for people."""
+
+    def __init__(self, kind: str, message: str):
+        self.kind = kind
+        super().__init__(message)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise JsonProblem("duplicate_key", f"key {key!r} stands twice in one object; keep one")
+            seen.add(key)
+    return out
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise JsonProblem("non_finite", f"number {text} does not fit a finite float")
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise JsonProblem("non_finite", f"{text} is not JSON; write null or a finite number")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_float=_finite, parse_constant=_no_constant)
+
+
+def depth_of(value: Any) -> int:
+    """Nesting levels of a parsed JSON value: 0 for a scalar, 1 for ``{}`` or ``[]``. No recursion."""
+    deepest, stack = 0, [(value, 0)]
+    while stack:
+        node, level = stack.pop()
+        if isinstance(node, dict):
+            children: Any = node.values()
+        elif isinstance(node, list):
+            children = node
+        else:
+            continue
+        deepest = max(deepest, level + 1)
+        stack.extend((child, level + 1) for child in children)
+    return deepest
+
+
+def loads(text: str, *, max_depth: int = MAX_DEPTH) -> Any:
+    """Parse strict JSON. Integers stay exact at any size; floats must be finite.
+
+    Raises ``JsonProblem`` for bad syntax, duplicate keys, NaN/Infinity, lone surrogates, more than
+    ``max_depth`` levels, and anything but white space after the value.
+    """
+    try:
+        value = _decoder.decode(text)
+    except JsonProblem:
+        raise
+    except json.JSONDecodeError as error:
+        raise JsonProblem("syntax", f"{error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels") from None
+    except ValueError as error:  # an integer of more than 4,300 digits
+        raise JsonProblem("number", str(error)) from None
+    # Counting brackets is cheap; only text with many of them can be deep.
+    if text.count("[") + text.count("{") > max_depth and depth_of(value) > max_depth:
+        raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels")
+    # Only an escape, or text that already holds one, can carry half of a surrogate pair.
+    if "\\u" in text or not text.isascii():
+        try:
+            dumps(value).encode("utf-8")
+        except UnicodeEncodeError as error:
+            bad = error.object[error.start]
+            raise JsonProblem("surrogate", f"lone surrogate U+{ord(bad):04X}; it is not Unicode text") from None
+    return value
+
+
+def dumps(value: Any) -> str:
+    """JSON as ``json.dumps`` spaces it, key order and non-ASCII kept: what models and wires see."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def canonical(value: Any) -> str:
+    """The one text of a value: sorted keys, no spaces, non-ASCII kept. ``1`` and ``1.0`` stay apart."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+
+def sha256_text(text: str) -> str:
+    """Hex SHA-256 of UTF-8 text."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def content_id(value: Any) -> str:
+    """Hex SHA-256 of the canonical JSON of ``value``: the name under which content is stored once."""
+    return sha256_text(canonical(value))

@@ -1,0 +1,111 @@
+"""The one interface to a model: requests in, generations out, token ids and log-probabilities with them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from firstchair.chat.messages import Message, Tool
+
+
+class Stop(StrEnum):
+    """Why a generation ended; never merged into one another."""
+
+    END = "end"
+    """The model gave its end-of-turn token."""
+    LENGTH = "length"
+    """``max_new_tokens`` or the context window was reached."""
+    REFUSAL = "refusal"
+    """The provider's filter stopped it."""
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    """No generation: ``Generation.error`` says why. Counted apart, never as a model failure."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. The default is greedy."""
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing to generate: from ``prompt_ids`` when given, else from ``messages`` and ``tools``."""
+
+    request_id: str
+    messages: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    prompt_ids: tuple[int, ...] | None = None
+    sampling: Sampling = Sampling()
+    group: str = ""
+    """Requests of one group (a session, a GRPO prompt) share a prefix; engines may exploit it."""
+    constrain: bool = False
+    """Force tool calls to be well-formed by the schemas of ``tools``."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What came back for one request."""
+
+    request_id: str
+    stop: Stop
+    text: str = ""
+    """Decoded with special tokens kept (``<tool_call>`` is visible), the end-of-turn token removed."""
+    message: Message | None = None
+    """Set instead of ``text`` by engines whose server parses tool calls itself."""
+    prompt_ids: tuple[int, ...] | None = None
+    """``None`` when the server does not tell."""
+    ids: tuple[int, ...] | None = None
+    """Sampled ids, the end-of-turn token included when it was sampled; ``None`` when the server does not tell."""
+    logprobs: tuple[float, ...] | None = None
+    """Nats, one per id, of the distribution sampled from at temperature 1 (raw); ``None`` when unknown."""
+    prompt_tokens: int = 0
+    latency_s: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What identifies the serving side in a run record."""
+
+    engine: str
+    model: str
+    revision: str = ""
+    """Hash of the weights where it can be computed."""
+    template_hash: str = ""
+    context_window: int | None = None
+    dtype: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A model that generates. All methods may be called from one event loop."""
+
+    def info(self) -> EngineInfo:
+        """What this engine serves."""
+        ...
+
+    def generate(self, requests: Sequence[Request]) -> AsyncIterator[Generation]:
+        """Yield one generation per request, in any order, as each is finished.
+
+        A request that fails yields ``Stop.ERROR`` with its reason; the others go on.
+        """
+        ...
+
+    async def cancel(self, request_id: str) -> bool:
+        """Stop one request; it yields ``Stop.CANCELLED`` with what it has. ``False`` when unknown or done."""
+        ...
+
+    async def close(self) -> None:
+        """Release the model or the connections."""
+        ...

@@ -1,0 +1,71 @@
+"""The protocol of every environment: a harness that can be reset, stepped, verified and branched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from firstchair.chat.actions import Action
+from firstchair.chat.messages import Message, Tool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the model sees after ``reset``: the conversation so far and the tools on offer."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an action led to: tool results, or the user's next message; none when the episode is over."""
+
+    messages: tuple[Message, ...]
+    done: bool
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition on the final state or a reply."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The judgement of code on an episode."""
+
+    completed: bool
+    """Every check holds."""
+    checks: tuple[Check, ...] = ()
+    violations: tuple[str, ...] = ()
+    """Policy rows broken on the way; they do not by themselves undo completion."""
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One episode at a time per instance; no state is shared between instances."""
+
+    async def reset(self, task: Any, seed: int) -> Observation:
+        """Start ``task`` afresh; equal arguments give equal episodes."""
+        ...
+
+    async def step(self, action: Action) -> Step:
+        """Carry out tool calls, or hand the final reply to the user."""
+        ...
+
+    async def verify(self) -> Outcome:
+        """Check the present state against the task."""
+        ...
+
+    def snapshot(self) -> Any:
+        """An opaque copy of the whole state."""
+        ...
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to a state taken by ``snapshot``."""
+        ...

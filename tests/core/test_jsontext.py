@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.jsonl import SkipBad, read_jsonl, write_jsonl
+from firstchair.core.jsontext import JsonProblem, canonical, dumps, loads
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_a_value_survives_its_text(value):
+    assert loads(dumps(value)) == value
+    assert canonical(loads(canonical(value))) == canonical(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"a": 1, "a": 2}', "duplicate_key"),
+        ('{"a": NaN}', "non_finite"),
+        ("[1e999]", "non_finite"),
+        ("[Infinity]", "non_finite"),
+        ('"\\ud800"', "surrogate"),
+        ('{"\\udfff": 1}', "surrogate"),
+        ("[" * 100 + "]" * 100, "too_deep"),
+        ("[" * 100_000, "too_deep"),
+        ('{"a": 1', "syntax"),
+        ('{"a": 1} x', "syntax"),
+        ("1" * 5000, "number"),
+        ("", "syntax"),
+    ],
+)
+def test_text_that_is_not_strict_json_is_named(text, kind):
+    with pytest.raises(JsonProblem) as caught:
+        loads(text)
+    assert caught.value.kind == kind
+
+
+def test_integers_stay_exact_and_floats_stay_floats():
+    assert loads("123456789012345678901234567890") == 123456789012345678901234567890
+    assert canonical(loads('{"b": 1.0, "a": 1}')) == '{"a":1,"b":1.0}'
+
+
+def test_lines_survive_bom_crlf_and_line_separators(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + '{"a": "x\u2028y"}\r\n\r\n{"a": 2}\r\n'.encode())
+    assert list(read_jsonl(path)) == [(1, {"a": "x\u2028y"}), (3, {"a": 2})]
+
+
+def test_a_bad_line_is_named_and_may_be_skipped(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: not strict JSON"):
+        list(read_jsonl(path))
+    skip = SkipBad(allowed=1)
+    assert [row["a"] for _, row in read_jsonl(path, skip=skip)] == [1, 3]
+    assert skip.skipped[0].line == 2
+
+
+def test_nothing_is_overwritten_and_a_failed_write_leaves_nothing(tmp_path: Path):
+    path = tmp_path / "out.jsonl"
+    write_jsonl(path, [{"a": 1}])
+    with pytest.raises(ConfigError, match="--force"):
+        write_jsonl(path, [{"a": 2}])
+    with pytest.raises(ZeroDivisionError):
+        write_jsonl(path, ({"a": 1 // n} for n in (1, 0)), force=True)
+    assert path.read_text() == '{"a": 1}\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
