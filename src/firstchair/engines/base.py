@@ -24,6 +24,26 @@ class Stop(StrEnum):
     """No generation: ``Generation.error`` says why. Counted apart, never as a model failure."""
 
 
+class ErrorKind(StrEnum):
+    """What went wrong where there is no generation. None of these says anything about the model."""
+
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The prompt does not fit the server's context window; shorten it, retrying cannot help."""
+    RATE_LIMITED = "rate_limited"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    """Refused, reset, or closed in the middle of an answer."""
+    SERVER = "server"
+    """5xx and its like."""
+    AUTH = "auth"
+    BAD_REQUEST = "bad_request"
+    """Any other 4xx: the request itself is at fault."""
+    BAD_RESPONSE = "bad_response"
+    """An answer that is not what the protocol promises."""
+    ENGINE = "engine"
+    """The engine's own code failed."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How to sample. The default is greedy."""
@@ -71,6 +91,12 @@ class Generation:
     prompt_tokens: int = 0
     latency_s: float = 0.0
     error: str | None = None
+    error_kind: ErrorKind | None = None
+    """Set exactly when ``stop`` is ``error`` and the engine can tell."""
+    output_tokens: int | None = None
+    """The server's own count where ``ids`` is ``None``."""
+    cached_tokens: int = 0
+    """How many of ``prompt_tokens`` the server took from its prefix cache."""
 
 
 @dataclass(frozen=True)
