@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad, read_jsonl, write_jsonl
-from firstchair.core.jsontext import JsonProblem, canonical, dumps, loads
+from firstchair.core.jsontext import JsonProblem, canonical, dumps, loads, loads_at
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -74,3 +74,12 @@ def test_nothing_is_overwritten_and_a_failed_write_leaves_nothing(tmp_path: Path
         write_jsonl(path, ({"a": 1 // n} for n in (1, 0)), force=True)
     assert path.read_text() == '{"a": 1}\n'
     assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_a_value_inside_longer_text_is_read_to_its_end():
+    text = 'call {"a": [1, 2]} rest'
+    assert loads_at(text, 5) == ({"a": [1, 2]}, 18)
+    for bad, kind in [('x{"a": 1', "syntax"), ('x{"a": NaN}', "non_finite"), ("x" + "[" * 100_000, "too_deep")]:
+        with pytest.raises(JsonProblem) as caught:
+            loads_at(bad, 1)
+        assert caught.value.kind == kind

@@ -80,6 +80,30 @@ def loads(text: str, *, max_depth: int = MAX_DEPTH) -> Any:
         raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels") from None
     except ValueError as error:  # an integer of more than 4,300 digits
         raise JsonProblem("number", str(error)) from None
+    _check(value, text, max_depth)
+    return value
+
+
+def loads_at(text: str, start: int, *, max_depth: int = MAX_DEPTH) -> tuple[Any, int]:
+    """Parse the strict JSON value that begins at ``text[start]``; returns it and the index after it.
+
+    What follows the value is the caller's. Raises ``JsonProblem`` as ``loads`` does.
+    """
+    try:
+        value, end = _decoder.raw_decode(text, start)
+    except JsonProblem:
+        raise
+    except json.JSONDecodeError as error:
+        raise JsonProblem("syntax", f"{error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels") from None
+    except ValueError as error:
+        raise JsonProblem("number", str(error)) from None
+    _check(value, text[start:end], max_depth)
+    return value, end
+
+
+def _check(value: Any, text: str, max_depth: int) -> None:
     # Counting brackets is cheap; only text with many of them can be deep.
     if text.count("[") + text.count("{") > max_depth and depth_of(value) > max_depth:
         raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels")
@@ -90,7 +114,6 @@ def loads(text: str, *, max_depth: int = MAX_DEPTH) -> Any:
         except UnicodeEncodeError as error:
             bad = error.object[error.start]
             raise JsonProblem("surrogate", f"lone surrogate U+{ord(bad):04X}; it is not Unicode text") from None
-    return value
 
 
 def dumps(value: Any) -> str:
