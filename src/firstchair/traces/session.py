@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from firstchair.chat.messages import Message, Tool
-from firstchair.core.jsontext import content_id
+from firstchair.core.errors import DataError
+from firstchair.core.jsontext import dumps, sha256_text
 
 SCHEMA_VERSION = "1.0"
 
@@ -34,6 +35,31 @@ class Usage(_Record, frozen=True):
     cache_write: int = 0
 
 
+class CallTokens(_Record, frozen=True):
+    """What the engine itself read and wrote, so that training never re-tokenises."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Nats, one per completion id: of the distribution that ``logprob_kind`` names."""
+    logprob_kind: str = "raw"
+    """``raw`` (temperature 1, nothing cut off) or ``processed`` (after temperature and truncation)."""
+
+    def check(self, *, field: str) -> None:
+        """Raise ``DataError`` unless ids and logprobs belong together."""
+        if len(self.logprobs) != len(self.completion_ids):
+            raise DataError(
+                f"found {len(self.logprobs)} logprobs for {len(self.completion_ids)} completion ids; "
+                "expected one each",
+                field=field,
+            )
+        if any(number < 0 for number in (*self.prompt_ids, *self.completion_ids)):
+            raise DataError("found a negative token id", field=field)
+        # x - logsumexp(x) may round a hair above zero; NaN fails every comparison.
+        if not all(float("-inf") < value <= 1e-3 for value in self.logprobs):
+            raise DataError("found a logprob that is not a finite number of at most 0", field=field)
+
+
 class ModelCall(_Record, frozen=True):
     """One request to a model."""
 
@@ -50,6 +76,8 @@ class ModelCall(_Record, frozen=True):
     error: str | None = None
     message_index: int | None = None
     """The assistant message that this call produced."""
+    tokens: CallTokens | None = None
+    """Token ids and logprobs, where the engine gave them."""
 
 
 class Session(_Record, frozen=True):
@@ -95,5 +123,9 @@ def turns_of(messages: tuple[Message, ...]) -> tuple[Turn, ...]:
 
 
 def catalog_id_of(tools: tuple[Tool, ...]) -> str:
-    """Content address of a tool list: SHA-256 of its canonical JSON; empty for no tools."""
-    return content_id(msgspec.to_builtins(tools)) if tools else ""
+    """Content address of a tool list: SHA-256 of its JSON with keys in the order received; empty for no tools.
+
+    Key order counts, unlike in ``content_id``: templates print schemas into the prompt in that order, so two
+    orders are two prompts, and one must not be handed out for the other.
+    """
+    return sha256_text(dumps(msgspec.to_builtins(tools))) if tools else ""

@@ -1,0 +1,128 @@
+"""A session as rows of the store, and back. Pure: no database here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from firstchair.chat.messages import Message, Tool
+from firstchair.core.errors import DataError
+from firstchair.core.jsontext import canonical, sha256_text
+from firstchair.traces.checks import finite_json
+from firstchair.traces.session import ModelCall, Session, Turn
+from firstchair.traces.times import microseconds
+
+_encoder = msgspec.json.Encoder()
+_messages_decoder = msgspec.json.Decoder(tuple[Message, ...])
+_turns_decoder = msgspec.json.Decoder(tuple[Turn, ...])
+_calls_decoder = msgspec.json.Decoder(tuple[ModelCall, ...])
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+_tools_decoder = msgspec.json.Decoder(tuple[Tool, ...])
+
+
+class SessionRows(NamedTuple):
+    """The rows of one session; the side rows lack ``seq`` until the store gives one."""
+
+    session: dict[str, Any]
+    labels: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+
+
+def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
+    """The rows of ``session``. Raises ``DataError`` when a text is not Unicode or a time is not a time."""
+    try:
+        messages = _encoder.encode(session.messages).decode()
+        turns = _encoder.encode(session.turns).decode()
+        calls = _encoder.encode(session.calls).decode()
+    except (UnicodeEncodeError, ValueError, TypeError) as error:
+        raise DataError(f"not JSON: {error}", field="messages") from None
+    labels = finite_json(session.labels, field="labels")
+    meta = finite_json(session.meta, field="meta")
+    head = (session.session_id, session.source, session.created_at, session.catalog_id)
+    # Unit separator between the parts: it cannot occur in JSON text unescaped.
+    content = "\x1f".join((*head, messages, turns, calls, labels, meta))
+    usage = [call.usage for call in session.calls]
+    tools = tool_counts(session.messages)
+    row = {
+        "session_id": session.session_id,
+        "content_sha256": sha256_text(content),
+        "schema_version": session.schema_version,
+        "source": session.source,
+        "created_at": session.created_at,
+        "created_us": microseconds(session.created_at),
+        "catalog_id": session.catalog_id or None,
+        "num_turns": len(session.turns),
+        "num_messages": len(session.messages),
+        "num_tool_calls": sum(calls for calls, _ in tools.values()),
+        "num_tool_errors": sum(message.is_error for message in session.messages),
+        "num_model_calls": len(session.calls),
+        "num_model_errors": sum(call.error is not None for call in session.calls),
+        "tokens_input": sum(use.input for use in usage),
+        "tokens_output": sum(use.output for use in usage),
+        "tokens_cache_read": sum(use.cache_read for use in usage),
+        "tokens_cache_write": sum(use.cache_write for use in usage),
+        "cost_usd": sum(call.cost_usd or 0.0 for call in session.calls),
+        "messages": messages,
+        "turns": turns,
+        "calls": calls,
+        "labels": labels,
+        "meta": meta,
+        "origin": origin,
+        "stored_at": stored_at,
+    }
+    return SessionRows(
+        session=row,
+        labels=[{"name": name, "value": label_text(value)} for name, value in session.labels.items()],
+        tools=[{"tool": tool, "calls": calls, "errors": errors} for tool, (calls, errors) in tools.items()],
+    )
+
+
+def label_text(value: Any) -> str:
+    """A label's value as filters compare it: text as it is, anything else as canonical JSON (``1.0``, ``true``)."""
+    # U+0000 cannot be a PostgreSQL text; the label itself keeps it in its JSON.
+    return value.replace("\x00", "\ufffd") if isinstance(value, str) else canonical(value)
+
+
+def tool_counts(messages: tuple[Message, ...]) -> dict[str, tuple[int, int]]:
+    """Tool → (calls, results that are errors), in order of first call."""
+    calls: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    name_of: dict[str, str] = {}
+    for message in messages:
+        if message.tool_calls:
+            for call in message.tool_calls:
+                name = call.name.replace("\x00", "\ufffd")
+                name_of[call.id] = name
+                calls[name] += 1
+        elif message.is_error and message.tool_call_id is not None:
+            errors[name_of.get(message.tool_call_id, "")] += 1
+    return {tool: (count, errors[tool]) for tool, count in calls.items()}
+
+
+def session_of(row: Mapping[str, Any]) -> Session:
+    """The session that ``row`` of the sessions table holds."""
+    return Session(
+        session_id=row["session_id"],
+        source=row["source"],
+        created_at=row["created_at"],
+        catalog_id=row["catalog_id"] or "",
+        messages=_messages_decoder.decode(row["messages"]),
+        turns=_turns_decoder.decode(row["turns"]),
+        calls=_calls_decoder.decode(row["calls"]),
+        labels=_object_decoder.decode(row["labels"]),
+        meta=_object_decoder.decode(row["meta"]),
+        schema_version=row["schema_version"],
+    )
+
+
+def tools_text(tools: tuple[Tool, ...]) -> str:
+    """A tool list as the catalogs table keeps it: key order, values and non-ASCII as received."""
+    return finite_json(msgspec.to_builtins(tools), field="tools")
+
+
+def tools_of(text: str) -> tuple[Tool, ...]:
+    """The tool list of ``tools_text``."""
+    return _tools_decoder.decode(text)
