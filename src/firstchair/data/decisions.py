@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from firstchair.chat.actions import Action, ActionKind, action_of
+from firstchair.chat.messages import Message
 from firstchair.traces.session import Session, turns_of
 
 
@@ -84,3 +85,8 @@ def decision_points(session: Session) -> tuple[DecisionPoint, ...]:
         )
         seq[turn] = seq.get(turn, 0) + 1
     return tuple(points)
+
+
+def context(session: Session, decision: DecisionPoint) -> tuple[Message, ...]:
+    """What the model sees at ``decision``: everything before its own message, nothing after."""
+    return session.messages[: decision.context_end]

@@ -1,0 +1,130 @@
+"""From recorded sessions to a draft, and the reviewed corrections of a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from firstchair.chat.messages import Tool
+from firstchair.core.atomic import refuse_existing
+from firstchair.core.errors import DataError
+from firstchair.data.corrections import Correction, apply_corrections
+from firstchair.data.decisions import DecisionPoint, decision_points
+from firstchair.data.golden.golden_set import CatalogRow, GoldenSet
+from firstchair.data.golden.manifest import Manifest
+from firstchair.data.golden.write import write_set
+from firstchair.traces.session import Session, catalog_id_of, turns_of
+
+GoldPolicy = Literal["observed", "none"]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a draft is made."""
+
+    name: str
+    created_at: str
+    """ISO 8601, UTC; given, not taken from the clock, so that equal input gives equal bytes."""
+    gold: GoldPolicy = "observed"
+    """``observed``: the recorded action is gold until a correction says otherwise. ``none``: a decision has no gold
+    until a correction (``confirmed`` among them) gives it one."""
+    verified: bool = False
+    """Whether the sessions are known to be right (a reviewer read them, or code checked their outcome)."""
+    dedup: float | None = None
+    """Leave out sessions this similar to one before them (Jaccard), e.g. 0.6; ``None`` leaves none out."""
+    filters: tuple[str, ...] = field(default=())
+    """How the sessions were chosen, in words, for the manifest."""
+
+
+def build(
+    sessions: Iterable[Session],
+    tools: Callable[[str], tuple[Tool, ...]],
+    out: Path,
+    options: BuildOptions,
+    *,
+    force: bool = False,
+) -> GoldenSet:
+    """Write the draft of a golden set to the directory ``out``.
+
+    ``tools`` gives the tools of a catalog id. Sessions without an assistant message are refused, as are two with one
+    id. Raises ``DataError`` naming the session.
+    """
+    refuse_existing(out, force=force)
+    chosen = _checked(sessions)
+    dedup: dict[str, Any] = {}
+    if options.dedup is not None:
+        from firstchair.data.near_duplicates import drop_near_duplicates  # numpy and LSH are slow to import
+
+        kept, dropped = drop_near_duplicates(chosen, options.dedup)
+        dedup = {"threshold": options.dedup, "dropped": [msgspec.to_builtins(pair) for pair in dropped]}
+        chosen = kept
+    catalogs: dict[str, CatalogRow] = {}
+    kept_sessions: dict[str, Session] = {}
+    decisions: list[DecisionPoint] = []
+    for session in chosen:
+        if session.catalog_id and session.catalog_id not in catalogs:
+            catalogs[session.catalog_id] = _catalog_row(session, tools)
+        kept_sessions[session.session_id] = msgspec.structs.replace(
+            session, turns=session.turns or turns_of(session.messages)
+        )
+        for point in decision_points(session):
+            gold = point.observed if options.gold == "observed" else None
+            decisions.append(
+                msgspec.structs.replace(point, gold=gold, verified=options.verified and gold is not None)
+            )
+    manifest = Manifest(
+        name=options.name,
+        created_at=options.created_at,
+        gold_policy={"gold": options.gold, "verified": options.verified, "filters": list(options.filters)},
+        dedup=dedup,
+    )
+    ordered = dict(sorted(catalogs.items()))
+    return write_set(GoldenSet(manifest, kept_sessions, tuple(decisions), ordered), out, force=force)
+
+
+def correct(draft: Path, corrections: Sequence[Correction]) -> GoldenSet:
+    """Apply reviewed corrections to a draft, in place and all or none, and record them in its manifest.
+
+    Raises ``DataError`` with field and dp_id when one does not fit; the draft is then unchanged.
+    """
+    golden = GoldenSet.load(draft, draft=True)
+    if golden.manifest.status != "draft":
+        raise DataError("this set is frozen and stays as it is; correct its draft and freeze anew", path=str(draft))
+    corrected = GoldenSet(
+        manifest=msgspec.structs.replace(golden.manifest, corrections=(*golden.manifest.corrections, *corrections)),
+        sessions=golden.sessions,
+        decisions=apply_corrections(golden.decisions, corrections),
+        catalogs=golden.catalogs,
+    )
+    return write_set(corrected, draft, force=True)
+
+
+def _checked(sessions: Iterable[Session]) -> list[Session]:
+    chosen: dict[str, Session] = {}
+    for session in sessions:
+        if session.session_id in chosen:
+            raise DataError(f"session {session.session_id!r} comes twice; give each its own id", field="session_id")
+        if not any(message.role == "assistant" for message in session.messages):
+            raise DataError(
+                f"session {session.session_id!r} has no assistant message, so nothing to score; leave it out",
+                field="messages",
+            )
+        chosen[session.session_id] = session
+    if not chosen:
+        raise DataError("no session left to build from; loosen the filters, or check the source")
+    return list(chosen.values())
+
+
+def _catalog_row(session: Session, tools: Callable[[str], tuple[Tool, ...]]) -> CatalogRow:
+    found = tools(session.catalog_id)
+    if catalog_id_of(found) != session.catalog_id:
+        raise DataError(
+            f"session {session.session_id!r}: the tools of catalog {session.catalog_id[:12]}… are missing or "
+            "changed; import the session together with its tools",
+            field="catalog_id",
+        )
+    return CatalogRow(catalog_id=session.catalog_id, tools=found)
