@@ -1,0 +1,63 @@
+"""What acts in an environment: a model behind an engine, a scripted expert, or an API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from firstchair.chat.actions import Action, Problem
+from firstchair.chat.messages import Message, Tool
+from firstchair.engines.base import ErrorKind, Stop
+from firstchair.traces.session import ModelCall
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """One decision to take."""
+
+    episode_id: str
+    """Equal for all decisions of an episode: a prefix shared, a cache key."""
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+
+
+@dataclass(frozen=True)
+class PolicyReply:
+    """One decision taken, or why there is none. Exactly one of three holds: ``error`` is set (nothing is said about
+    the model), ``malformed`` is true (the model wrote what cannot be read), or ``action`` is to be carried out.
+    """
+
+    action: Action | None = None
+    """As far as it could be read when ``malformed``."""
+    malformed: bool = False
+    problems: tuple[Problem, ...] = ()
+    raw_text: str = ""
+    """What the model wrote, where the engine gives text."""
+    message: Message | None = None
+    """The model's message verbatim (signatures, provider fields); ``action.to_message()`` when ``None``."""
+    stop: Stop = Stop.END
+    error: str | None = None
+    error_kind: ErrorKind | None = None
+    call: ModelCall | None = None
+    """Model, latency and usage, for the session's record."""
+
+
+class Policy(Protocol):
+    """Takes decisions for many episodes. ``name`` goes into the record."""
+
+    name: str
+    batched: bool
+    """True: hand over the requests of all live episodes at once, in lockstep. False: each as it comes."""
+
+    async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
+        """One reply per request, in the same order. What fails is a reply with ``error``, not an exception."""
+        ...
+
+
+class Actor(Protocol):
+    """A scripted expert: a plain function of what a model would see."""
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
+        """The action at the end of ``messages``."""
+        ...
