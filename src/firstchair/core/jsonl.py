@@ -6,14 +6,17 @@ Never ``splitlines()``: U+2028 occurs inside real strings. Memory is one line, w
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 from firstchair.core.atomic import atomic_writer
 from firstchair.core.errors import DataError
-from firstchair.core.jsontext import JsonProblem, dumps, loads
+from firstchair.core.jsontext import JsonProblem, dumps, loads_bytes
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 """A longer line is a broken file, not a conversation; reading it whole would take many times its size."""
@@ -33,17 +36,49 @@ class SkipBad:
         self.skipped.append(error)
 
 
-def open_text_bytes(path: Path) -> IO[bytes]:
-    """Open for reading, through gzip when the name ends in ``.gz``."""
+class _Counted(io.RawIOBase):
+    """A file that tells how many of its bytes were read."""
+
+    def __init__(self, file: io.FileIO, on_bytes: Callable[[int], None]):
+        self._file, self._on_bytes = file, on_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer) or 0
+        self._on_bytes(count)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def open_text_bytes(path: Path, *, on_bytes: Callable[[int], None] | None = None) -> Iterator[IO[bytes]]:
+    """Open for reading, through gzip when the name ends in ``.gz``.
+
+    ``on_bytes`` hears the size of each block read from disk, before decompression: its sum ends at the file's size.
+    """
     if not path.is_file():
         raise DataError("no such file; check the path", path=str(path))
-    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    try:
+        disk = path.open("rb", buffering=0)
+    except OSError as error:
+        raise DataError(f"cannot open: {error.strerror}; check its permissions", path=str(path)) from None
+    with disk, io.BufferedReader(_Counted(disk, on_bytes or (lambda _: None)), 1 << 20) as buffered:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=buffered) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield buffered
 
 
 def parse_line(raw: bytes) -> dict[str, Any]:
     """One line (without its newline) as an object. Raises ``DataError`` without file and line."""
     try:
-        value = loads(raw.decode("utf-8"))
+        value = loads_bytes(raw)
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 at byte {error.start}; save the file as UTF-8") from None
     except JsonProblem as error:
@@ -53,12 +88,14 @@ def parse_line(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def read_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | DataError]]:
+def read_lines(
+    path: Path, *, max_line_bytes: int = MAX_LINE_BYTES, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, bytes | DataError]]:
     """Numbered lines without their newline; blank ones are passed over, an over-long one comes as its error.
 
     A byte order mark on line 1 and ``\\r`` before ``\\n`` are removed: neither can be part of a JSON value.
     """
-    with open_text_bytes(path) as handle:
+    with open_text_bytes(path, on_bytes=on_bytes) as handle:
         number = 0
         try:
             while raw := handle.readline(max_line_bytes + 1):
@@ -81,7 +118,7 @@ def read_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[
                 raw = raw.rstrip(b"\r\n")
                 if raw.strip():
                     yield number, raw
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
+        except (EOFError, zlib.error, OSError) as error:
             raise DataError(f"unreadable after line {number}: {error}", path=str(path), line=number + 1) from error
 
 

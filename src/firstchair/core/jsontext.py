@@ -11,6 +11,8 @@ import json
 import math
 from typing import Any
 
+import msgspec
+
 MAX_DEPTH = 64
 """Levels of nesting accepted. Python's own reader dies by RecursionError near 1,000."""
 
@@ -50,18 +52,17 @@ _decoder = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_float=_finit
 
 def depth_of(value: Any) -> int:
     """Nesting levels of a parsed JSON value: 0 for a scalar, 1 for ``{}`` or ``[]``. No recursion."""
-    deepest, stack = 0, [(value, 0)]
-    while stack:
-        node, level = stack.pop()
-        if isinstance(node, dict):
-            children: Any = node.values()
-        elif isinstance(node, list):
-            children = node
-        else:
-            continue
-        deepest = max(deepest, level + 1)
-        stack.extend((child, level + 1) for child in children)
-    return deepest
+    depth = 0
+    level = [value] if isinstance(value, dict | list) else []
+    while level:
+        depth += 1
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+    return depth
 
 
 def loads(text: str, *, max_depth: int = MAX_DEPTH) -> Any:
@@ -70,6 +71,47 @@ def loads(text: str, *, max_depth: int = MAX_DEPTH) -> Any:
     Raises ``JsonProblem`` for bad syntax, duplicate keys, NaN/Infinity, lone surrogates, more than
     ``max_depth`` levels, and anything but white space after the value.
     """
+    try:
+        raw = text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _loads_slowly(text, max_depth)
+    value = _loads_quickly(raw, max_depth)
+    return _loads_slowly(text, max_depth) if value is _UNSURE else value
+
+
+def loads_bytes(raw: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+    """``loads`` of UTF-8 bytes. Raises ``UnicodeDecodeError`` when they are not UTF-8."""
+    value = _loads_quickly(raw, max_depth)
+    return _loads_slowly(raw.decode("utf-8"), max_depth) if value is _UNSURE else value
+
+
+_UNSURE = object()
+_quick_decode = msgspec.json.Decoder().decode
+_quick_encode = msgspec.json.Encoder().encode
+
+
+def _loads_quickly(raw: bytes, max_depth: int) -> Any:
+    """The value, or ``_UNSURE`` where the text may not be strict JSON; only the slow reader says why.
+
+    msgspec refuses everything that ``loads`` refuses except depth and duplicate keys. Those are excluded by
+    counting colons: outside of strings each stands for one member, and a dropped member takes at least one
+    along, so equal counts before and after prove that none was dropped. An escaped colon would upset the count.
+    """
+    if b"\\u003" in raw:
+        return _UNSURE
+    try:
+        value = _quick_decode(raw)
+        if raw.count(b":") != _quick_encode(value).count(b":"):
+            return _UNSURE
+    except (msgspec.MsgspecError, RecursionError, UnicodeError, OverflowError):
+        return _UNSURE
+    # Counting brackets is cheap; only text with many of them can be deep.
+    if raw.count(b"[") + raw.count(b"{") > max_depth and depth_of(value) > max_depth:
+        return _UNSURE
+    return value
+
+
+def _loads_slowly(text: str, max_depth: int) -> Any:
     try:
         value = _decoder.decode(text)
     except JsonProblem:
