@@ -89,8 +89,9 @@ class FieldRules:
         """Rules from ``{field path: matcher spec}``. Raises ``ConfigError`` naming the field."""
         rules = cls()
         for path, spec in declared.items():
+            segments = parse_field(path)
             try:
-                rules.add(parse_field(path), parse_matcher(spec))
+                rules.add(segments, parse_matcher(spec))
             except ConfigError as error:
-                raise ConfigError(f"{path}: {error}" if path not in str(error) else str(error)) from None
+                raise ConfigError(f"{path}: {error}") from None
         return rules
