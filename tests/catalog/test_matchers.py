@@ -13,7 +13,6 @@ from firstchair.catalog.matchers import (
     parse_matcher,
     typed_equal,
 )
-from firstchair.catalog.quick_schema import quick_check
 from firstchair.core.errors import ConfigError
 from firstchair.core.jsontext import canonical
 
@@ -261,41 +260,3 @@ def test_a_schema_that_refers_to_itself_or_to_nothing_ends():
     tree = {"properties": {"kids": {"items": {"$ref": "#"}}, "n": {"default": 0}}}
     assert check({}, {"kids": [{"kids": [{}]}]}, {"kids": [{"kids": [{"n": 0}], "n": 0}], "n": 0}, tree) is SAME
     assert check({}, {"a": 1}, {"a": 2}, {"properties": {"a": {"$ref": "http://elsewhere/x"}}}) is DIFFERENT
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "s": {"type": "string", "enum": ["a", "b"]},
-        "n": {"type": "number"},
-        "i": {"type": "integer", "description": "whole"},
-        "l": {"type": "array", "items": {"type": "boolean"}},
-    },
-    "required": ["s"],
-    "additionalProperties": False,
-}
-
-
-@given(st.dictionaries(st.sampled_from(["s", "n", "i", "l", "x"]), VALUES | st.sampled_from(["a", "b"])))
-def test_the_quick_check_never_passes_what_the_validator_refuses(value):
-    from jsonschema import Draft202012Validator
-
-    quick = quick_check(SCHEMA)
-    assert quick is not None
-    if quick(value):
-        assert Draft202012Validator(SCHEMA).is_valid(value)
-
-
-def test_the_quick_check_sees_plain_validity_and_leaves_the_rest():
-    quick = quick_check(SCHEMA)
-    assert quick({"s": "a", "n": 1.5, "i": 3, "l": [True]})
-    assert not quick({"s": "a", "i": True})
-    for beyond in (
-        {"pattern": "a"},
-        {"type": ["string", "null"]},
-        {"enum": [1]},
-        {"properties": {}},
-        {"items": {}},
-        True,
-    ):
-        assert quick_check(beyond) is None

@@ -25,9 +25,9 @@ from firstchair.catalog.call_rules import Matchers
 from firstchair.catalog.compare import Comparison, Difference, Shape, best_assignment, compare, compile_shape
 from firstchair.catalog.fields import ROOT, FieldRules, parse_field
 from firstchair.catalog.matchers import Match, parse_matcher, typed_equal
-from firstchair.catalog.quick_schema import Check, quick_check
 from firstchair.chat.actions import Action, ParsedReply
 from firstchair.chat.messages import Tool
+from firstchair.chat.schema_check import check_arguments
 from firstchair.core.errors import DataError
 from firstchair.data.decisions import Accepted, DecisionPoint
 
@@ -118,7 +118,6 @@ class Scorer:
         self._tools = {tool.name: tool for tool in tools}
         self._shapes: dict[str, Shape] = {}
         self._plain: dict[str, Shape] = {}
-        self._validators: dict[str, tuple[Check | None, Any]] = {}
         self._compiled: dict[str, _Compiled] = {}
 
     def score(self, decision: DecisionPoint, reply: ParsedReply | Action | None) -> Scored:
@@ -137,7 +136,7 @@ class Scorer:
                 if problem.kind in _UNREADABLE:
                     return _malformed(problem.kind)
                 if problem.kind == "schema_violation":
-                    violated = violated or problem.path or ROOT
+                    violated = violated or _field_of(problem.path or "")
         return self._verdict(compiled, reply, violated)
 
     def _verdict(self, compiled: _Compiled, reply: ParsedReply | Action, violated: str | None) -> Scored:
@@ -199,21 +198,11 @@ class Scorer:
 
     def _violation(self, names: Sequence[str], values: Sequence[dict[str, Any]]) -> str | None:
         for name, value in zip(names, values, strict=True):
-            quick, validator = self._validator(name)
-            if validator is None or (quick is not None and quick(value)):
-                continue
-            error = next(validator.iter_errors(value), None)
-            if error is not None:
-                return ".".join(str(part) for part in error.absolute_path) or ROOT
-        return None
-
-    def _validator(self, name: str) -> tuple[Check | None, Any]:
-        found = self._validators.get(name)
-        if found is None:
             tool = self._tools.get(name)
-            quick = quick_check(tool.parameters) if tool else None
-            found = self._validators[name] = (quick, _make_validator(tool))
-        return found
+            fault = check_arguments(tool.parameters, value) if tool else None
+            if fault is not None:
+                return _field_of(fault.path)
+        return None
 
     def _shape(self, name: str, rules: FieldRules | None, cache: dict[str, Shape]) -> Shape:
         found = cache.get(name)
@@ -265,17 +254,9 @@ def overlay(rules: FieldRules, base: FieldRules | None) -> None:
             setattr(rules, name, copy)
 
 
-def _make_validator(tool: Tool | None) -> Any:
-    if tool is None or not tool.parameters:
-        return None
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
-    try:
-        Draft202012Validator.check_schema(tool.parameters)
-    except SchemaError:
-        return None  # nothing can be held against a schema that is none; catalog validation reports it
-    return Draft202012Validator(tool.parameters)
+def _field_of(json_path: str) -> str:
+    """``$.items[0].name`` as a field path."""
+    return json_path.removeprefix("$").removeprefix(".") or ROOT
 
 
 def _wanted(action: Action, shape: Any, dp_id: str) -> _Wanted:
