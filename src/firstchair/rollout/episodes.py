@@ -17,6 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
+from firstchair.chat.messages import Tool
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.environment import Environment, Outcome
 from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, LiveEpisode
@@ -54,6 +55,8 @@ class Episode:
     """0 for the first episode of a task, 1 for the second of the same ``task_id``, and so on."""
     session: Session
     """Labels: ``task_id``, ``trial``, ``end`` and, when it was judged, ``completed``."""
+    tools: tuple[Tool, ...]
+    """What was offered; ``session.catalog_id`` is its content address."""
     outcome: Outcome | None
     """``None`` exactly when ``error`` is set: not judged, left out of every rate."""
     end: EpisodeEnd
@@ -196,6 +199,7 @@ async def _finished(episode: LiveEpisode) -> Episode:
         task_id=episode.plan.task_id,
         trial=episode.plan.trial,
         session=episode.session(outcome),
+        tools=episode.tools,
         outcome=outcome,
         end=episode.end,
         steps=episode.steps,

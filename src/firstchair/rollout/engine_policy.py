@@ -1,0 +1,131 @@
+"""A model of ours, or any server's, as a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from firstchair.chat.actions import Problem, action_of
+from firstchair.chat.messages import Message
+from firstchair.core.clock import utc_now
+from firstchair.core.seeds import seed_of
+from firstchair.engines.base import Engine, Generation, Request, Sampling, Stop
+from firstchair.rollout.policy import PolicyReply, PolicyRequest
+from firstchair.traces.session import ModelCall, Usage
+
+if TYPE_CHECKING:
+    from firstchair.chat.renderer import Renderer
+
+
+class EnginePolicy:
+    """Renders, generates for all live episodes in one batch, parses.
+
+    With a ``renderer`` prompts go out as token ids and text comes back to be parsed; without one the engine's
+    server renders and parses. A ``sampling.seed`` is varied per episode and decision, so that the rollouts of a
+    group differ and a run still repeats.
+    """
+
+    batched = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer | None = None,
+        sampling: Sampling | None = None,
+        *,
+        constrain: bool = False,
+        salvage: bool = False,
+    ):
+        self.engine, self.name = engine, engine.info().model
+        self._renderer, self._sampling = renderer, sampling or Sampling()
+        self._constrain, self._salvage = constrain, salvage
+
+    async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
+        """One generation per request."""
+        started = utc_now()
+        sent = [self._request(request) for request in requests]
+        by_id: dict[str, Generation] = {}
+        async for generation in self.engine.generate(sent):
+            by_id[generation.request_id] = generation
+        return [
+            self._reply(request, by_id[out.request_id], started) for request, out in zip(requests, sent, strict=True)
+        ]
+
+    def _request(self, request: PolicyRequest) -> Request:
+        # The conversation only grows, so its length names the decision.
+        request_id, sampling = f"{request.episode_id}:{len(request.messages)}", self._sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=seed_of(sampling.seed, request_id))
+        ids = self._renderer.prompt_ids(request.messages, request.tools) if self._renderer else None
+        return Request(
+            request_id=request_id,
+            messages=request.messages,
+            tools=request.tools,
+            prompt_ids=None if ids is None else tuple(ids),
+            sampling=sampling,
+            group=request.episode_id,
+            constrain=self._constrain,
+        )
+
+    def _reply(self, request: PolicyRequest, generation: Generation, started: str) -> PolicyReply:
+        call = ModelCall(
+            call_id=generation.request_id,
+            provider=self.engine.info().engine,
+            model=self.name,
+            started_at=started,
+            latency_ms=generation.latency_s * 1000,
+            usage=_usage(generation),
+            error=generation.error,
+        )
+        if generation.stop in (Stop.ERROR, Stop.CANCELLED):
+            reason = generation.error or "cancelled"
+            return PolicyReply(stop=generation.stop, error=reason, error_kind=generation.error_kind, call=call)
+        if generation.message is not None:
+            return reply_of_message(generation.message, generation.stop, call)
+        if self._renderer is None:
+            problem = (
+                "the engine gives text and there is no renderer to parse it; pass EnginePolicy(engine, renderer)"
+            )
+            return PolicyReply(error=problem, call=call)
+        parsed = self._renderer.parse(generation.text, request.tools, salvage=self._salvage)
+        problems = parsed.problems + truncated(generation.stop)
+        return PolicyReply(
+            action=parsed.action(),
+            malformed=parsed.malformed or generation.stop is Stop.LENGTH,
+            problems=problems,
+            raw_text=generation.text,
+            stop=generation.stop,
+            call=call,
+        )
+
+
+def truncated(stop: Stop) -> tuple[Problem, ...]:
+    """The problem of a reply that was cut: whatever it reads like, it is not what the model meant to say."""
+    return (
+        (Problem(kind="truncated", message="the reply was cut at its length limit"),) if stop is Stop.LENGTH else ()
+    )
+
+
+def reply_of_message(message: Message, stop: Stop, call: ModelCall) -> PolicyReply:
+    """The reply in a message that a server has parsed; unreadable arguments make it malformed."""
+    bad = tuple(
+        Problem(kind="malformed_json", message=f"arguments of {tool_call.name} are not a JSON object", call=index)
+        for index, tool_call in enumerate(message.tool_calls)
+        if tool_call.parsed() is None
+    )
+    return PolicyReply(
+        action=action_of(message),
+        malformed=bool(bad) or stop is Stop.LENGTH,
+        problems=bad + truncated(stop),
+        raw_text=message.text,
+        message=message,
+        stop=stop,
+        call=call,
+    )
+
+
+def _usage(generation: Generation) -> Usage:
+    output = generation.output_tokens if generation.ids is None else len(generation.ids)
+    cached = min(generation.cached_tokens, generation.prompt_tokens)
+    return Usage(input=generation.prompt_tokens - cached, output=output or 0, cache_read=cached)
