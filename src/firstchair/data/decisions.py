@@ -51,7 +51,7 @@ class DecisionPoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 def decision_points(session: Session) -> tuple[DecisionPoint, ...]:
-    """Every assistant action of ``session``, in order.
+    """Every assistant action of ``session`` after its ``context_end``, in order.
 
     A message with several parallel calls is one decision. A decision is tagged ``recovery`` when the
     observation before it is an error, ``stop`` when it is a final reply, ``parallel`` when it has several calls.
@@ -61,7 +61,7 @@ def decision_points(session: Session) -> tuple[DecisionPoint, ...]:
     points: list[DecisionPoint] = []
     seq: dict[int, int] = {}
     for position, message in enumerate(session.messages):
-        if message.role != "assistant":
+        if message.role != "assistant" or position < session.context_end:
             continue
         turn = turn_of.get(position, -1)
         tags: list[str] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 from datasketch import MinHash, MinHashLSH
 
+from firstchair.core.errors import ConfigError
 from firstchair.core.progress import Progress, Silent
 from firstchair.data.similarity import (
     THRESHOLD,
@@ -20,9 +21,20 @@ from firstchair.data.similarity import (
 from firstchair.traces.session import Session
 
 NUM_PERM = 192
-BANDS = (48, 4)
-"""Bands and rows. A pair of similarity s is proposed with probability 1 − (1 − s⁴)⁴⁸: 0.9987 at 0.6, 0.99999 at 0.7,
-0.07 at 0.2."""
+MAX_MISS = 0.002
+"""The largest chance that a pair exactly at the threshold is not proposed; it falls quickly above."""
+
+
+def bands_for(threshold: float) -> tuple[int, int]:
+    """Bands b and rows r for LSH: the most rows (fewest false proposals) that still find pairs at ``threshold``.
+
+    A pair of similarity s is proposed with probability 1 − (1 − s^r)^b. At 0.6: b 48, r 4, found with 0.9987; at 0.7
+    0.99999, and a pair at 0.2 is proposed with 0.07. Raises ``ConfigError`` for a threshold outside 0.1 to 1.
+    """
+    if not 0.1 <= threshold <= 1:
+        raise ConfigError(f"similarity threshold: found {threshold}; expected 0.1 to 1")
+    rows = max(rows for rows in range(1, 33) if (1 - threshold**rows) ** (NUM_PERM // rows) <= MAX_MISS)
+    return NUM_PERM // rows, rows
 
 
 class _Index:
@@ -31,7 +43,7 @@ class _Index:
     def __init__(self, threshold: float):
         self.threshold = threshold
         self.sets: list[tuple[str, Shingles]] = []
-        self.lsh = MinHashLSH(threshold=threshold, num_perm=NUM_PERM, params=BANDS)
+        self.lsh = MinHashLSH(threshold=threshold, num_perm=NUM_PERM, params=bands_for(threshold))
         self.blank = MinHash(num_perm=NUM_PERM, hashfunc=int)
 
     def signature(self, own: Shingles) -> MinHash:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from firstchair.core.atomic import refuse_existing
 from firstchair.core.errors import DataError
 from firstchair.data.corrections import Correction, apply_corrections
 from firstchair.data.decisions import DecisionPoint, decision_points
+from firstchair.data.golden.checks import action_problem
 from firstchair.data.golden.golden_set import CatalogRow, GoldenSet
 from firstchair.data.golden.manifest import Manifest
 from firstchair.data.golden.write import write_set
@@ -36,7 +37,9 @@ class BuildOptions:
     """Whether the sessions are known to be right (a reviewer read them, or code checked their outcome)."""
     dedup: float | None = None
     """Leave out sessions this similar to one before them (Jaccard), e.g. 0.6; ``None`` leaves none out."""
-    filters: tuple[str, ...] = field(default=())
+    drop_invalid: bool = False
+    """Leave out sessions with a call that cannot be gold (unknown tool, malformed, against the tool's schema)."""
+    filters: tuple[str, ...] = ()
     """How the sessions were chosen, in words, for the manifest."""
 
 
@@ -54,14 +57,7 @@ def build(
     id. Raises ``DataError`` naming the session.
     """
     refuse_existing(out, force=force)
-    chosen = _checked(sessions)
-    dedup: dict[str, Any] = {}
-    if options.dedup is not None:
-        from firstchair.data.near_duplicates import drop_near_duplicates  # numpy and LSH are slow to import
-
-        kept, dropped = drop_near_duplicates(chosen, options.dedup)
-        dedup = {"threshold": options.dedup, "dropped": [msgspec.to_builtins(pair) for pair in dropped]}
-        chosen = kept
+    chosen, policy, dedup = _choose(sessions, tools, options)
     catalogs: dict[str, CatalogRow] = {}
     kept_sessions: dict[str, Session] = {}
     decisions: list[DecisionPoint] = []
@@ -79,7 +75,7 @@ def build(
     manifest = Manifest(
         name=options.name,
         created_at=options.created_at,
-        gold_policy={"gold": options.gold, "verified": options.verified, "filters": list(options.filters)},
+        gold_policy=policy,
         dedup=dedup,
     )
     ordered = dict(sorted(catalogs.items()))
@@ -103,6 +99,29 @@ def correct(draft: Path, corrections: Sequence[Correction]) -> GoldenSet:
     return write_set(corrected, draft, force=True)
 
 
+def _choose(
+    sessions: Iterable[Session], tools: Callable[[str], tuple[Tool, ...]], options: BuildOptions
+) -> tuple[list[Session], dict[str, Any], dict[str, Any]]:
+    """The sessions that stay, and what the manifest says about the others (``gold_policy``, ``dedup``)."""
+    chosen = _checked(sessions)
+    policy: dict[str, Any] = {"gold": options.gold, "verified": options.verified, "filters": list(options.filters)}
+    if options.drop_invalid:
+        invalid = {session.session_id: problem for session in chosen if (problem := _first_problem(session, tools))}
+        chosen = [session for session in chosen if session.session_id not in invalid]
+        policy["dropped_invalid"] = [{"session_id": key, "problem": text} for key, text in invalid.items()]
+        if not chosen:
+            first = next(iter(invalid.items()))
+            raise DataError(f"every session has a call that cannot be gold, e.g. {first[0]}: {first[1]}")
+    dedup: dict[str, Any] = {}
+    if options.dedup is not None:
+        from firstchair.data.near_duplicates import drop_near_duplicates  # numpy and LSH are slow to import
+
+        kept, dropped = drop_near_duplicates(chosen, options.dedup)
+        dedup = {"threshold": options.dedup, "dropped": [msgspec.to_builtins(pair) for pair in dropped]}
+        chosen = kept
+    return chosen, policy, dedup
+
+
 def _checked(sessions: Iterable[Session]) -> list[Session]:
     chosen: dict[str, Session] = {}
     for session in sessions:
@@ -117,6 +136,12 @@ def _checked(sessions: Iterable[Session]) -> list[Session]:
     if not chosen:
         raise DataError("no session left to build from; loosen the filters, or check the source")
     return list(chosen.values())
+
+
+def _first_problem(session: Session, tools: Callable[[str], tuple[Tool, ...]]) -> str | None:
+    offered = tools(session.catalog_id)
+    problems = (action_problem(point.observed, offered) for point in decision_points(session))
+    return next((problem for problem in problems if problem), None)
 
 
 def _catalog_row(session: Session, tools: Callable[[str], tuple[Tool, ...]]) -> CatalogRow:

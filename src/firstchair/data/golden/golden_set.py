@@ -32,6 +32,8 @@ class CatalogRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Tool → JSON path below the arguments → matcher."""
     kinds: dict[str, str] = {}
     """Tool → ``universal`` or ``convention``."""
+    read_only: tuple[str, ...] = ()
+    """Tools without effects."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,11 @@ class GoldenSet:
     def kinds(self) -> Mapping[str, str]:
         """Tool → ``universal`` or ``convention``; a tool that the catalog says nothing about is missing."""
         return {tool: kind for row in self.catalogs.values() for tool, kind in row.kinds.items()}
+
+    @cached_property
+    def read_only(self) -> frozenset[str]:
+        """Tools without effects."""
+        return frozenset(tool for row in self.catalogs.values() for tool in row.read_only)
 
     def by_session(self) -> Iterator[tuple[Session, tuple[DecisionPoint, ...]]]:
         """Each session with its decisions."""
