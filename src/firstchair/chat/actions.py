@@ -41,8 +41,13 @@ ProblemKind = Literal[
     "truncated",
 ]
 
-FATAL_PROBLEMS: frozenset[ProblemKind] = frozenset({"malformed_json", "schema_violation", "unclosed_call"})
-"""Problems that make the whole action ``malformed``; an unknown tool is a readable, wrong call."""
+FATAL_PROBLEMS: frozenset[ProblemKind] = frozenset(
+    {"malformed_json", "schema_violation", "unclosed_call", "unclosed_thinking"}
+)
+"""Problems that make the whole action ``malformed``; an unknown tool is a readable, wrong call.
+
+Reasoning that never ends is no action at all: read as an empty reply it would count as a stop.
+"""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

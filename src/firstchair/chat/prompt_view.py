@@ -1,0 +1,121 @@
+"""Canonical messages as a chat template sees them: what an OpenAI-compatible server would hand to it.
+
+A server receives our messages over the OpenAI wire, joins text parts by a newline, parses arguments where its
+template wants an object, and renders. Rendering here goes through the same steps, so both prompts are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firstchair.chat.formats.base import ToolCallFormat
+from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool
+from firstchair.chat.text_encoder import TextEncoder
+from firstchair.chat.tool_error import mark_error
+from firstchair.core.errors import DataError
+
+ArgumentsAs = str
+"""``text``: JSON text byte for byte · ``object``: parsed, for templates that write it themselves · ``content``:
+the template shows no calls, so the tool format writes them into the content."""
+
+
+@dataclass(frozen=True)
+class PromptView:
+    """How messages are handed to one template."""
+
+    encoder: TextEncoder
+    tool_format: ToolCallFormat
+    arguments_as: ArgumentsAs
+
+    def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Template messages. Raises ``DataError`` for what text cannot show (an image)."""
+        return [self._message(message, index) for index, message in enumerate(messages)]
+
+    def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        """Tool schemas in the OpenAI form."""
+        rows: list[dict[str, Any]] = []
+        for index, tool in enumerate(tools):
+            function: dict[str, Any] = {"name": tool.name}
+            if tool.description is not None:
+                function["description"] = tool.description
+            function["parameters"] = tool.parameters
+            rows.append({"type": "function", "function": self.encoder.guard_value(function, f"tools[{index}]")})
+        return rows
+
+    def _message(self, message: Message, index: int) -> dict[str, Any]:
+        guard, where = self.encoder.guard, f"messages[{index}]"
+        content = guard(visible_text(message, where), where)
+        view: dict[str, Any] = {"role": message.role, "content": content}
+        if message.role == "assistant":
+            thinking = message.thinking
+            if thinking:
+                view["reasoning_content"] = guard(thinking, where)
+            if message.tool_calls:
+                self._add_calls(view, message, where)
+        elif message.role == "tool":
+            view["content"] = mark_error(content, message.is_error)
+            if message.tool_call_id is not None:
+                view["tool_call_id"] = guard(message.tool_call_id, where)
+        if message.name is not None:
+            view["name"] = guard(message.name, where)
+        return view
+
+    def _add_calls(self, view: dict[str, Any], message: Message, where: str) -> None:
+        guard = self.encoder.guard
+        if self.arguments_as == "content":
+            written = guard(self.tool_format.render(message.tool_calls), where)
+            view["content"] = f"{view['content']}\n{written}" if view["content"] else written
+            return
+        rows = []
+        for position, call in enumerate(message.tool_calls):
+            field = f"{where}.tool_calls[{position}]"
+            arguments: Any = call.arguments
+            if self.arguments_as == "object":
+                arguments = call.parsed()
+                if arguments is None:
+                    raise DataError(
+                        "arguments are not a JSON object, and this template writes arguments from parsed values; "
+                        "leave the message out, or use a template that takes them as text",
+                        field=f"{field}.arguments",
+                    )
+            rows.append(
+                {
+                    "type": "function",
+                    "id": guard(call.id, field),
+                    "function": {
+                        "name": guard(call.name, field),
+                        "arguments": self.encoder.guard_value(arguments, field),
+                    },
+                }
+            )
+        view["tool_calls"] = rows
+
+
+def visible_text(message: Message, where: str = "message") -> str:
+    """The text parts of a message joined by a newline, as servers join them.
+
+    Reasoning stands apart. A provider's redacted reasoning is left out: no other model can read it. Raises
+    ``DataError`` for images and for parts that we do not know.
+    """
+    content = message.content
+    if len(content) == 1 and type(content[0]) is TextPart:
+        return content[0].text
+    texts: list[str] = []
+    for position, part in enumerate(content):
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+        elif isinstance(part, ImagePart):
+            raise DataError(
+                "an image; this model reads text only: leave the session out, or describe the image",
+                field=f"{where}.content[{position}]",
+            )
+        elif isinstance(part, RawPart) and part.data.get("type") != "redacted_thinking":
+            raise DataError(
+                f"a part of type {part.data.get('type')!r} that a text model cannot read; leave the session out",
+                field=f"{where}.content[{position}]",
+            )
+        else:
+            assert isinstance(part, ThinkingPart | CallMark | RawPart)
+    return "\n".join(texts)
