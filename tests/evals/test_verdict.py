@@ -2,7 +2,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scorer_table import FALSE_FAILURES, FALSE_PASSES, Case
 
 from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.actions import Action, ParsedReply, Problem
@@ -11,6 +10,7 @@ from firstchair.core.errors import DataError
 from firstchair.core.jsontext import dumps
 from firstchair.data.decisions import Accepted, DecisionPoint
 from firstchair.evals.verdict import Scorer, Verdict, score
+from firstchair.testing.scorer_table import FALSE_FAILURES, FALSE_PASSES, Case
 
 
 def call(name: str, text: str) -> ToolCall:

@@ -31,6 +31,9 @@ from firstchair.chat.schema_check import check_arguments
 from firstchair.core.errors import DataError
 from firstchair.data.decisions import Accepted, DecisionPoint
 
+SCORER_VERSION = "1"
+"""Raised whenever a rule changes a verdict, so that runs scored by other rules are never compared unseen."""
+
 
 class Verdict(StrEnum):
     """Exactly one per decision and level."""
