@@ -45,6 +45,10 @@ def test_the_engine_policy_renders_generates_in_one_batch_and_parses() -> None:
     assert {request.group for request in engine.seen} == {"a#0", "b#0"}
     usage = episodes[1].session.calls[0].usage
     assert (usage.input, usage.output) == (len("Please store the word eel"), len("store:eel"))
+    tokens = episodes[1].session.calls[0].tokens
+    assert tokens is not None
+    assert len(tokens.prompt_ids) == usage.input
+    assert len(tokens.completion_ids) == len(tokens.logprobs) == usage.output
 
 
 def test_the_engine_policy_tells_malformed_truncated_and_failed_apart() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from firstchair.chat.actions import Action, Problem
-from firstchair.chat.messages import Message, Tool, ToolCall
+from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message
 from firstchair.data.decisions import decision_points
 from firstchair.engines.base import ErrorKind, Stop
+from firstchair.rollout.environment import Observation
 from firstchair.rollout.episodes import Episode, EpisodeEnd, Limits, Policy, PolicyReply, PolicyRequest, run_episodes
 from firstchair.rollout.teacher_policy import TeacherPolicy
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
@@ -206,6 +207,37 @@ def test_a_refusal_ends_the_episode_as_itself() -> None:
     (episode,) = run([word_task("a")], FunctionPolicy(lambda _: reply))
     assert episode.end is EpisodeEnd.REFUSED
     assert episode.completed is False
+
+
+def test_a_cut_reply_is_answered_as_malformed_and_marked_as_cut() -> None:
+    def reply(request: PolicyRequest) -> PolicyReply:
+        if len(request.messages) == 2:
+            action = Action(kind="final_reply", text="I will")
+            return PolicyReply(action=action, malformed=True, raw_text="I will", stop=Stop.LENGTH)
+        return by_expert(request)
+
+    (episode,) = run([word_task("a")], FunctionPolicy(reply), max_steps=1)
+    assert episode.malformed == 1
+    assert episode.session.messages[2].extra == {"truncated": True}
+    assert not episode.session.messages[1].extra
+
+
+def test_assistant_messages_of_the_start_are_context_and_not_decisions() -> None:
+    class Resumed(WordEnvironment):
+        async def reset(self, task: WordTask, seed: int) -> Observation:
+            first = await super().reset(task, seed)
+            said = (text_message("user", "hi"), assistant_message("hello"))
+            return Observation(messages=(first.messages[0], *said, first.messages[1]), tools=first.tools)
+
+    async def collect() -> Episode:
+        async for episode in run_episodes(Resumed, [word_task("a")], FunctionPolicy(by_expert)):
+            return episode
+        raise AssertionError
+
+    episode = asyncio.run(collect())
+    assert episode.completed
+    assert episode.session.context_end == 4
+    assert [(turn.start, turn.end) for turn in episode.session.turns] == [(1, 3), (3, 7)]
 
 
 def test_leaving_early_stops_everything() -> None:

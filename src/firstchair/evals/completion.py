@@ -31,7 +31,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 def completion(
     episodes: Iterable[Episode], rows: Mapping[str, Sequence[str]] | None = None, *, seed: int = 0
 ) -> Completion:
-    """Summarise ``episodes``; ``rows`` gives the policy rows of each task id. Intervals resample tasks, not trials."""
+    """Summarise ``episodes``; ``rows`` gives the policy rows of each task. Intervals resample tasks, not trials."""
     episodes = list(episodes)
     judged = sorted((e for e in episodes if e.completed is not None), key=lambda e: (e.task_id, e.trial))
     groups: dict[str, list[Episode]] = {}

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from firstchair.chat.actions import Problem, action_of
-from firstchair.chat.messages import Message
+from firstchair.chat.actions import Problem
+from firstchair.chat.formats.native import read_message
+from firstchair.chat.messages import Message, Tool
 from firstchair.core.clock import utc_now
 from firstchair.core.seeds import seed_of
 from firstchair.engines.base import Engine, Generation, Request, Sampling, Stop
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
-from firstchair.traces.session import ModelCall, Usage
+from firstchair.traces.session import CallTokens, ModelCall, Usage
 
 if TYPE_CHECKING:
     from firstchair.chat.renderer import Renderer
@@ -23,7 +24,8 @@ class EnginePolicy:
 
     With a ``renderer`` prompts go out as token ids and text comes back to be parsed; without one the engine's
     server renders and parses. A ``sampling.seed`` is varied per episode and decision, so that the rollouts of a
-    group differ and a run still repeats.
+    group differ and a run still repeats. ``record_tokens`` keeps the engine's own ids and log-probabilities on the
+    session, where the engine gives them: training consumes those and never tokenises again.
     """
 
     batched = True
@@ -36,10 +38,11 @@ class EnginePolicy:
         *,
         constrain: bool = False,
         salvage: bool = False,
+        record_tokens: bool = True,
     ):
         self.engine, self.name = engine, engine.info().model
         self._renderer, self._sampling = renderer, sampling or Sampling()
-        self._constrain, self._salvage = constrain, salvage
+        self._constrain, self._salvage, self._record_tokens = constrain, salvage, record_tokens
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
         """One generation per request."""
@@ -77,12 +80,13 @@ class EnginePolicy:
             latency_ms=generation.latency_s * 1000,
             usage=_usage(generation),
             error=generation.error,
+            tokens=_tokens(generation) if self._record_tokens else None,
         )
         if generation.stop in (Stop.ERROR, Stop.CANCELLED):
             reason = generation.error or "cancelled"
             return PolicyReply(stop=generation.stop, error=reason, error_kind=generation.error_kind, call=call)
         if generation.message is not None:
-            return reply_of_message(generation.message, generation.stop, call)
+            return reply_of_message(generation.message, request.tools, generation.stop, call)
         if self._renderer is None:
             problem = (
                 "the engine gives text and there is no renderer to parse it; pass EnginePolicy(engine, renderer)"
@@ -107,22 +111,24 @@ def truncated(stop: Stop) -> tuple[Problem, ...]:
     )
 
 
-def reply_of_message(message: Message, stop: Stop, call: ModelCall) -> PolicyReply:
-    """The reply in a message that a server has parsed; unreadable arguments make it malformed."""
-    bad = tuple(
-        Problem(kind="malformed_json", message=f"arguments of {tool_call.name} are not a JSON object", call=index)
-        for index, tool_call in enumerate(message.tool_calls)
-        if tool_call.parsed() is None
-    )
+def reply_of_message(message: Message, tools: Sequence[Tool], stop: Stop, call: ModelCall) -> PolicyReply:
+    """The reply in a message whose server has parsed it, held to the same rules as text parsed here."""
+    parsed = read_message(message, tools)
     return PolicyReply(
-        action=action_of(message),
-        malformed=bool(bad) or stop is Stop.LENGTH,
-        problems=bad + truncated(stop),
+        action=parsed.action(),
+        malformed=parsed.malformed or stop is Stop.LENGTH,
+        problems=parsed.problems + truncated(stop),
         raw_text=message.text,
         message=message,
         stop=stop,
         call=call,
     )
+
+
+def _tokens(generation: Generation) -> CallTokens | None:
+    if generation.prompt_ids is None or generation.ids is None or generation.logprobs is None:
+        return None
+    return CallTokens(prompt_ids=generation.prompt_ids, completion_ids=generation.ids, logprobs=generation.logprobs)
 
 
 def _usage(generation: Generation) -> Usage:

@@ -12,6 +12,7 @@ import msgspec
 
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message, tool_result
+from firstchair.chat.renderer import TRUNCATED
 from firstchair.core.clock import utc_now
 from firstchair.core.jsontext import content_id
 from firstchair.engines.base import Stop
@@ -66,6 +67,7 @@ class LiveEpisode:
         self._calls: list[ModelCall] = []
         self._turn_starts: list[int] = []
         self._call_ids: set[str] = set()
+        self._context_end = 0
 
     @classmethod
     async def start(cls, env_factory: Callable[[], Environment], plan: EpisodePlan) -> LiveEpisode:
@@ -80,6 +82,8 @@ class LiveEpisode:
             return episode
         episode._tools = observation.tools
         episode._observe(observation.messages)
+        if any(message.role == "assistant" for message in observation.messages):
+            episode._context_end = len(observation.messages)
         return episode
 
     def request(self) -> PolicyRequest:
@@ -141,6 +145,7 @@ class LiveEpisode:
             calls=tuple(self._calls),
             labels=labels,
             meta=meta,
+            context_end=self._context_end,
         )
 
     @property
@@ -197,6 +202,9 @@ class LiveEpisode:
             message = reply.action.to_message() if reply.action is not None else assistant_message()
             if reply.malformed and not message.tool_calls:
                 message = assistant_message(reply.raw_text)
+        if reply.stop is Stop.LENGTH:
+            # It has no end token of its own; what renders it must not train one.
+            message = msgspec.structs.replace(message, extra={**message.extra, TRUNCATED: True})
         calls: list[ToolCall] = []
         for call in message.tool_calls:
             call_id = call.id
