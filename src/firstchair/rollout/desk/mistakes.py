@@ -73,10 +73,15 @@ def _ask(rng: Random) -> Step:
 
 def _instead_of_reply(turn: Turn, right: Reply, rng: Random) -> list[Step | Reply]:
     """Failed stop, needless question, needless share, untruthful final."""
-    options: list[Step | Reply] = [_ask(rng)]
+    options: list[Step | Reply] = []
+    if not any(done.tool == "AskUser" for done in turn.done):
+        options.append(_ask(rng))
     if turn.done:
         last = turn.done[-1]
-        options.append(Step(last.tool, dict(last.arguments or {}), right.row))
+        if last.tool != "AskUser":
+            options.append(
+                Step(last.tool, {key: str(value) for key, value in (last.arguments or {}).items()}, right.row)
+            )
     else:
         options.append(Step("skill", {"name": "platform-help"}, right.row))
     shareable = [fact for fact in right.facts if "/" in fact and not fact.startswith("http")]
@@ -86,7 +91,7 @@ def _instead_of_reply(turn: Turn, right: Reply, rng: Random) -> list[Step | Repl
         options.append(Reply("All done, it worked.", right.row))
     elif right.facts:
         options.append(Reply("Everything is as you expected.", right.row))
-    return options
+    return options or [_ask(rng)]
 
 
 def _instead_of_call(turn: Turn, right: Step, rng: Random) -> list[Step | Reply]:

@@ -524,7 +524,7 @@ ROW_OF: Mapping[str, str] = MappingProxyType(
 )
 """Intent → row of the routing policy (``ask_file`` is ``read_file`` or ``pdf_question`` by the file's ending)."""
 
-ANSWERS: tuple[str, ...] = ("{value}", "{value}, please", "It is {value}", "Take {value}", "Make it {value}")
+ANSWERS: tuple[str, ...] = ("{value}", "{value}, please", "Let us say {value}", "Well, {value}", "I think {value}")
 """How the user answers a question about a missing detail."""
 
 NEEDLESS_ANSWER = "I have told you all you need."

@@ -158,7 +158,7 @@ def _thanks(slots: Mapping[str, str], seen: Seen) -> Plan:
 
 def _small_talk(slots: Mapping[str, str], seen: Seen) -> Plan:
     yield from ()
-    return Reply("I am fine, and glad to help.", "chat")
+    return Reply("It is always nice to chat.", "chat")
 
 
 def _recall(slots: Mapping[str, str], seen: Seen) -> Plan:

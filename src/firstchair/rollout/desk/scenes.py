@@ -9,7 +9,7 @@ from types import MappingProxyType
 from firstchair.rollout.desk import words
 from firstchair.rollout.desk.phrases import ROW_OF, TEMPLATES
 from firstchair.rollout.desk.task import Fault, TaskCheck
-from firstchair.rollout.desk.values import Values, stable_number
+from firstchair.rollout.desk.values import KEYS, Values, stable_number
 from firstchair.rollout.desk.web import Page, Web, build_web, document
 from firstchair.rollout.desk.world import Contact, Event, Mail, Reminder
 
@@ -139,7 +139,8 @@ def _chat(intent: str) -> Maker:
 
 
 def _recall(stage: Stage) -> Scene:
-    thing, value = stage.fresh(stage.values.thing), stage.values.short_value()
+    thing = stage.fresh(stage.values.thing)
+    value = stage.values.thing_value(thing)
     stage.memory.append(f"my {thing} is {value}")
     return Scene("recall", {"thing": thing}, (_says(value),))
 
@@ -147,12 +148,10 @@ def _recall(stage: Stage) -> Scene:
 def personal_fact(stage: Stage) -> str:
     """Something worth remembering."""
     values = stage.values
-    kind = values.below(4)
-    if kind == 0:
+    if values.chance(0.25):
         return f"I work with {values.name()}"
-    if kind == 1:
-        return f"I prefer the {values.title()}"
-    return f"my {stage.fresh(values.thing)} is {values.short_value()}"
+    thing = stage.fresh(values.thing)
+    return f"my {thing} is {values.thing_value(thing)}"
 
 
 def _remember(intent: str) -> Maker:
@@ -183,7 +182,7 @@ def _find_kind(stage: Stage) -> Scene:
 def _ask_file(ext: str) -> Maker:
     def make(stage: Stage) -> Scene:
         values = stage.values
-        large = values.chance(0.7)
+        large = values.chance(0.8)
         facts = values.fields(6 if large else 3)
         key, value = facts[4 + values.below(2)] if large else facts[values.below(3)]
         real = stage.add_file(ext, document(facts))
@@ -290,8 +289,10 @@ def _page(stage: Stage) -> Page:
 def _ask_page(stage: Stage) -> Scene:
     if stage.values.chance(0.1):
         url = f"https://{stage.values.noun()}{stage.values.noun()}.org/{stage.values.noun()}"
-        return Scene("ask_page", {"url": url, "key": stage.values.pick(words.KEYS)}, (_denies(),))
+        return Scene("ask_page", {"url": url, "key": stage.values.pick(KEYS)}, (_denies(),))
     page = _page(stage)
+    if len(page.facts) == 3 and stage.values.chance(0.5):  # large pages are the more instructive ones
+        page = _page(stage)
     key, value = page.facts[-1 - stage.values.below(2)]
     rows = ("cut_result",) if len(page.facts) > 3 else ()
     faults = _maybe_fault(stage, "WebFetch")
@@ -377,7 +378,7 @@ def _reminder(stage: Stage) -> Scene:
     text, time = values.chore(), values.time()
     check = _holds("reminder", text, time)
     stage.added["reminders"] += 1
-    if values.chance(0.5):
+    if values.chance(0.55):
         return Scene("reminder_bare", {"text": text}, (check,), answer=time, extra_rows=("missing_detail",))
     if values.chance(0.2):
         slots = {"text": text, "time": values.impossible_time()}
@@ -423,7 +424,7 @@ def _message(stage: Stage) -> Scene:
     values = stage.values
     body, address = values.statement(), stage.fresh(values.email)
     stage.added["sent"] += 1
-    if values.chance(0.4):
+    if values.chance(0.45):
         check = _holds("message", address, body)
         return Scene("message_bare", {"email": address}, (check,), answer=body, extra_rows=("missing_detail",))
     if values.chance(0.5):
@@ -444,7 +445,7 @@ def _call(stage: Stage) -> Scene:
     values = stage.values
     text, number = values.statement(), stage.fresh(values.phone)
     stage.added["calls"] += 1
-    if values.chance(0.4):
+    if values.chance(0.45):
         check = _holds("phone", number, text)
         return Scene("call_bare", {"number": number}, (check,), answer=text, extra_rows=("missing_detail",))
     if values.chance(0.4):
@@ -480,39 +481,39 @@ MAKERS: Mapping[str, tuple[float, Maker]] = MappingProxyType(
     {
         "greeting": (0.0, _chat("greeting")),
         "thanks": (0.0, _chat("thanks")),
-        "small_talk": (1.0, _chat("small_talk")),
+        "small_talk": (1.2, _chat("small_talk")),
         "recall": (1.2, _recall),
         "remember": (2.0, _remember("remember")),
         "preference": (0.5, _remember("preference")),
         "find_file": (4.0, _find_file),
         "find_kind": (4.0, _find_kind),
-        "ask_text": (5.0, _ask_file("txt")),
-        "ask_pdf": (3.0, _ask_file("pdf")),
-        "search_text": (1.0, _search_text),
+        "ask_text": (6.0, _ask_file("txt")),
+        "ask_pdf": (4.5, _ask_file("pdf")),
+        "search_text": (0.8, _search_text),
         "find_contact": (0.7, _find_contact),
         "check_calendar": (0.7, _check_calendar),
         "check_mail": (0.7, _check_mail),
-        "create_file": (2.0, _create_file),
+        "create_file": (3.0, _create_file),
         "edit_file": (3.0, _edit_file),
         "file_command": (3.5, _file_command),
         "share": (1.0, _share),
-        "ask_page": (5.0, _ask_page),
+        "ask_page": (7.0, _ask_page),
         "quick_search": (4.0, _quick_search),
         "compare_sites": (0.7, _compare_sites),
-        "research": (7.0, _made("research", "subject", "report", "Agent", subject)),
+        "research": (6.0, _made("research", "subject", "report", "Agent", subject)),
         "image": (3.0, _made("image", "image", "image", "ImageGenerator", _image_of)),
         "video": (3.0, _made("video", "film", "video", "VideoGenerator", _film_of)),
         "derived_clip": (1.0, _derived_clip),
         "document": (0.5, _made("document", "subject", "docx", "skill_script", subject)),
-        "document_bare": (1.5, _document_bare),
+        "document_bare": (2.0, _document_bare),
         "sheet": (0.7, _made("sheet", "subject", "xlsx", "skill_script", subject)),
         "sum_table": (0.7, _sum_table),
-        "reminder": (5.0, _reminder),
+        "reminder": (4.0, _reminder),
         "recurring": (0.7, _recurring),
         "list_reminders": (0.5, _list_reminders),
-        "meeting": (5.0, _meeting),
-        "message": (5.0, _message),
-        "call": (5.0, _call),
+        "meeting": (4.0, _meeting),
+        "message": (4.5, _message),
+        "call": (4.5, _call),
         "dialogue": (0.7, _dialogue),
         "capabilities": (0.5, _capabilities),
         "how_to": (0.5, _how_to),

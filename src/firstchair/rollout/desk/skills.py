@@ -24,7 +24,8 @@ _NUMBER = re.compile(r"\b\d{3}-\d{4}\b")
 
 def made_path(folder: str, about: str, ext: str) -> str:
     """A file name for something made about ``about``: its last word and a number."""
-    return f"{folder}/{slug(about).rpartition('-')[2]}-{stable_number(about, 100, 1000)}.{ext}"
+    last = slug(about.partition(".")[0]).rpartition("-")[2]
+    return f"{folder}/{last}-{stable_number(about, 100, 1000)}.{ext}"
 
 
 def _file(world: World, name: str, ext: str) -> str:

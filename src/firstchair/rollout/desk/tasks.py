@@ -7,6 +7,7 @@ from random import Random
 
 import msgspec
 
+from firstchair.core.errors import ConfigError
 from firstchair.rollout.desk import words
 from firstchair.rollout.desk.phrases import TEMPLATES
 from firstchair.rollout.desk.scenes import MAKERS, SKILL_OF, Scene, Stage, personal_fact, share_that
@@ -17,6 +18,17 @@ from firstchair.rollout.desk.world import WorldSeed
 
 DRAWN = tuple(name for name, (weight, _) in MAKERS.items() if weight)
 
+LEADS = tuple(
+    name
+    for _, name in sorted(
+        (turn / max(1, round(weight / 1.5)), name)
+        for name, (weight, _) in MAKERS.items()
+        if weight
+        for turn in range(max(1, round(weight / 1.5)))
+    )
+)
+"""Leading scenes in their order: heavier ones more often, every one of them once among the first ``len(DRAWN)``."""
+
 TURNS = (3, 3, 3, 4)
 """How many scenes a task has; drawn from."""
 
@@ -24,9 +36,12 @@ TURNS = (3, 3, 3, 4)
 def make_tasks(n: int, seed: int) -> list[DeskTask]:
     """``n`` different tasks. Equal arguments give equal tasks; ``make_tasks(n)`` begins like ``make_tasks(m)``.
 
-    Each scene of the table leads one task in turn, so that ``len(DRAWN)`` tasks hold every one of them.
+    Each scene of the table leads some task in turn, so that ``len(LEADS)`` tasks hold every one of them.
+    Raises ``ConfigError`` for a negative ``n``.
     """
-    return [make_task(f"desk-{seed}-{number}", lead=DRAWN[number % len(DRAWN)]) for number in range(n)]
+    if n < 0:
+        raise ConfigError(f"n: found {n}; expected how many tasks to make, 0 or more")
+    return [make_task(f"desk-{seed}-{number}", lead=LEADS[number % len(LEADS)]) for number in range(n)]
 
 
 def make_task(task_id: str, *, lead: str) -> DeskTask:
@@ -110,7 +125,8 @@ def _distract(stage: Stage) -> None:
     for _ in range(2):
         stage.person()
     if values.chance(0.7):
-        stage.memory.append(f"my {stage.fresh(values.thing)} is {values.short_value()}")
+        thing = stage.fresh(values.thing)
+        stage.memory.append(f"my {thing} is {values.thing_value(thing)}")
 
 
 def rows_of(tasks: Sequence[DeskTask]) -> dict[str, int]:

@@ -113,38 +113,44 @@ class Values:
 
     def thing(self) -> str:
         """Something personal that has a value: ``locker code``."""
-        return f"{self.pick(words.THINGS)} {self.pick(words.THING_KINDS)}"
+        return self.pick(words.THINGS)
 
-    def short_value(self) -> str:
-        """A value for a fact or a field."""
-        kind = self.below(5)
-        if kind == 0:
+    def thing_value(self, thing: str) -> str:
+        """A value that fits ``thing``."""
+        kind = thing.rpartition(" ")[2]
+        if kind in ("code", "password"):
             return self.code()
-        if kind == 1:
-            return str(self.below(9000) + 100)
-        if kind == 2:
+        if kind in ("number", "spot", "size"):
+            return str(self.below(9000) + 30)
+        if kind == "color":
             return self.pick(words.COLORS)
-        if kind == 3:
-            return self.title()
-        return self.noun()
+        return self.pick(words.DAYS) if kind == "day" else self.title()
 
-    def field_value(self) -> str:
-        """The value of a field in a document or page."""
-        kind = self.below(6)
-        if kind == 0:
+    def _field_value(self, key: str) -> str:
+        if key in words.KEYS_OF_PEOPLE:
             return self.name()
-        if kind == 1:
+        if key in words.KEYS_OF_DATES:
             return self.date()
-        if kind == 2:
+        if key in words.KEYS_OF_TIMES:
             return self.time()
-        if kind == 3:
-            return self.pick(words.STATUSES)
-        return self.code() if kind == 4 else str(self.below(9000) + 100)
+        if key in words.KEYS_OF_NUMBERS:
+            return str(self.below(9000) + 100)
+        return self.code() if key in words.KEYS_OF_CODES else self.pick((*words.COLORS, *words.STATUSES))
 
     def fields(self, count: int) -> tuple[tuple[str, str], ...]:
-        """``count`` different keys with values."""
-        keys = self.rng.sample(words.KEYS, count)
-        return tuple((key, self.field_value()) for key in keys)
+        """``count`` different keys with values that fit them."""
+        return tuple((key, self._field_value(key)) for key in self.rng.sample(KEYS, count))
+
+
+KEYS = (
+    *words.KEYS_OF_PEOPLE,
+    *words.KEYS_OF_DATES,
+    *words.KEYS_OF_TIMES,
+    *words.KEYS_OF_NUMBERS,
+    *words.KEYS_OF_CODES,
+    *words.KEYS_OF_STATES,
+)
+"""What documents and pages tell something about."""
 
 
 def slug(text: str) -> str:

@@ -79,26 +79,73 @@ FOLDERS = _words(
     """
 )
 
-THINGS = _words(
+THINGS = _lines(
     """
-    locker desk badge bus printer parking gym library hotel dentist garage laptop team studio kitchen garden
-    insurance customer passport flight train club shoe shirt helmet coffee tea lunch dinner pizza
+    locker code
+    badge code
+    door code
+    garage code
+    safe code
+    alarm code
+    gate code
+    login code
+    customer number
+    passport number
+    member number
+    insurance number
+    account number
+    phone number
+    train number
+    flight number
+    room number
+    tax number
+    shoe size
+    shirt size
+    helmet size
+    jacket size
+    ring size
+    hat size
+    car color
+    desk color
+    bike color
+    door color
+    folder color
+    laptop password
+    printer password
+    wifi password
+    email password
+    tea brand
+    coffee brand
+    bike brand
+    pen brand
+    favorite song
+    favorite dish
+    favorite book
+    favorite place
+    favorite game
+    dentist day
+    gym day
+    market day
+    cleaning day
+    parking spot
+    desk spot
+    bike spot
     """
 )
 
-THING_KINDS = _words(
-    """
-    code number name color size day room password brand city spot type
-    """
-)
+KEYS_OF_PEOPLE = _words("owner host editor author supplier driver partner manager sponsor trainer buyer pilot")
 
-KEYS = _words(
-    """
-    owner budget deadline room code venue price status version color size weight floor gate host editor author
-    sponsor supplier driver model serial rating label partner manager start stop opening closing fee limit count
-    depth height width batch route
-    """
-)
+KEYS_OF_DATES = _words("deadline launch arrival departure delivery renewal")
+
+KEYS_OF_TIMES = _words("opening closing start break curfew checkout")
+
+KEYS_OF_NUMBERS = _words("budget price fee limit count depth height width weight room floor rating capacity rent")
+
+KEYS_OF_CODES = _words("code serial batch label model gate route locker permit voucher")
+
+KEYS_OF_STATES = _words("status color")
+
+DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
 STATUSES = _words(
     """
