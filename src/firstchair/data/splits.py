@@ -112,6 +112,17 @@ def split(members: Iterable[Member], fractions: Mapping[str, float], seed: int) 
     return parts
 
 
+def parse_fractions(pairs: Mapping[str, str]) -> dict[str, float]:
+    """``{"train": "0.8", …}`` as numbers. Raises ``ConfigError``."""
+    found: dict[str, float] = {}
+    for part, text in pairs.items():
+        try:
+            found[part] = float(text)
+        except ValueError:
+            raise ConfigError(f"part {part!r}: found {text!r}; expected a fraction such as 0.8") from None
+    return found
+
+
 def _check_fractions(fractions: Mapping[str, float]) -> None:
     if len(fractions) < 2:
         raise ConfigError("a split needs at least two parts, e.g. train=0.8 heldout=0.2")

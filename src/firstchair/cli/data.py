@@ -1,0 +1,194 @@
+"""``firstchair data``: splits, audits and training records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from firstchair.cli.session_options import (
+    AsJson,
+    Force,
+    Labels,
+    Limit,
+    SourceKind,
+    Split,
+    UsedTool,
+    parse_pairs,
+    split_ids,
+)
+
+app = typer.Typer(no_args_is_help=True, help="SFT records, splits, near-duplicate and leakage audits.")
+
+Source = Annotated[str, typer.Argument(help="Trace store (path or URL), export directory, or sessions.jsonl.")]
+OutFile = Annotated[Path, typer.Option("--out", help="JSONL file to write.")]
+
+
+@app.command("split")
+def split_command(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="Directory to write; it must not exist.")],
+    by: Annotated[
+        str, typer.Option(help="Label whose equal values stay together, e.g. task_id; each session alone when empty.")
+    ] = "task_id",
+    stratify: Annotated[str, typer.Option(help="Label whose mix each part keeps, e.g. reward.")] = "",
+    fractions: Annotated[
+        list[str] | None, typer.Option("--part", metavar="NAME=FRACTION", help="A part; give at least two.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal splits.")] = 0,
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    as_json: AsJson = False,
+) -> None:
+    """Split sessions into parts that never share a task (train=0.8 heldout=0.2 unless given)."""
+    from firstchair.cli.data_view import print_split
+    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.splits import member_of, parse_fractions, split, write_split
+
+    shares = parse_fractions(parse_pairs(fractions or ["train=0.8", "heldout=0.2"], "--part"))
+    selection = Selection(parse_pairs(labels, "--label"), source_kind, tool)
+    with open_source(source, selection) as opened:
+        members = [member_of(session, by, stratify) for session in opened.sessions()]
+    parts = split(members, shares, seed)
+    manifest = write_split(out, parts, by=by, stratify=stratify, seed=seed, fractions=shares)
+    print_split(out, manifest, as_json=as_json)
+
+
+@app.command()
+def audit(
+    left: Annotated[str, typer.Argument(help="Store, export, golden set or SFT file; the larger one.")],
+    right: Annotated[
+        str,
+        typer.Argument(help="What must not overlap with it, a golden set say. Without it: duplicates inside LEFT."),
+    ] = "",
+    threshold: Annotated[float, typer.Option(help="Jaccard similarity of word runs from which a pair counts.")] = 0.6,
+    show: Annotated[int, typer.Option(min=0, help="Pairs to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Find near-duplicates in a set, or leakage between two. Exit code 1 when there is any."""
+    from firstchair.cli.data_view import print_pairs
+    from firstchair.core.errors import DataError
+    from firstchair.data.audit import audit_sources
+
+    found = audit_sources(left, right, threshold)
+    for where, count in ((left, found.left), (right, found.right)):
+        if where and not count:
+            raise DataError("no conversation in it, so nothing was compared", path=where)
+    print_pairs(found, show=show, as_json=as_json)
+    if found.pairs:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sft(
+    source: Source,
+    out: OutFile,
+    loss: Annotated[
+        Literal["all", "verified"],
+        typer.Option(
+            help="all: every assistant message but corrected and malformed ones. verified: confirmed ones only."
+        ),
+    ] = "all",
+    corrections: Annotated[
+        Path | None, typer.Option(help="Reviewed corrections (JSONL): the mistakes leave the loss, not the context.")
+    ] = None,
+    branches: Annotated[
+        bool, typer.Option("--branches", help="One more record per correction that ends in the right action.")
+    ] = False,
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    split: Split = None,
+    limit: Limit = None,
+    category: Annotated[str, typer.Option(help="Written into each record's meta.")] = "",
+    tier: Annotated[str, typer.Option(help="Written into each record's meta.")] = "",
+    wave: Annotated[str, typer.Option(help="Written into each record's meta.")] = "",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write SFT records: one session a line, and which of its messages are trained."""
+    from firstchair.cli.data_view import print_sft
+    from firstchair.data.corrections import read_corrections
+    from firstchair.data.sft import SftOptions, sft_records, write_sft
+    from firstchair.data.sources import Selection, open_source
+
+    rows = read_corrections(corrections) if corrections else []
+    selection = Selection(
+        parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit
+    )
+    options = SftOptions(loss=loss, branches=branches, category=category, tier=tier, wave=wave)
+    left_out: list[str] = []
+    with open_source(source, selection, training=True) as opened:
+        records = sft_records(opened.sessions(), opened.tools, options, corrections=rows, left_out=left_out)
+        counts = write_sft(out, records, force=force)
+    print_sft(out, counts, left_out, as_json=as_json)
+
+
+@app.command()
+def decisions(
+    source: Annotated[str, typer.Argument(help="Trace store, export, or golden set (then with gold).")],
+    out: OutFile,
+    context: Annotated[
+        bool, typer.Option("--context/--no-context", help="Write what the model saw into each record.")
+    ] = True,
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    split: Split = None,
+    limit: Limit = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write every decision as a record: context, tools, observed action, gold where there is one."""
+    from firstchair.cli.data_view import print_written
+    from firstchair.core.jsonl import write_jsonl
+    from firstchair.data.exports import decision_row
+    from firstchair.data.sources import Selection, open_source
+
+    selection = Selection(
+        parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit
+    )
+    with open_source(source, selection) as opened:
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for session in opened.sessions():
+                offered = opened.tools(session.catalog_id)
+                for decision in opened.decisions(session):
+                    yield decision_row(session, decision, offered, with_context=context)
+
+        count = write_jsonl(out, rows(), force=force)
+    print_written(out, count, "decisions", as_json=as_json)
+
+
+@app.command("rl-prompts")
+def rl_prompts_command(
+    source: Source,
+    out: OutFile,
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    split: Split = None,
+    limit: Limit = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write prompts for reinforcement learning: each stops at a decision; no target is stored."""
+    from firstchair.cli.data_view import print_written
+    from firstchair.core.jsonl import write_jsonl
+    from firstchair.data.exports import rl_prompts
+    from firstchair.data.sources import Selection, open_source
+
+    selection = Selection(
+        parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit
+    )
+    with open_source(source, selection, training=True) as opened:
+        rows = (
+            row
+            for session in opened.sessions()
+            for row in rl_prompts(session, opened.decisions(session), opened.tools(session.catalog_id))
+        )
+        count = write_jsonl(out, rows, force=force)
+    print_written(out, count, "prompts", as_json=as_json)

@@ -1,0 +1,79 @@
+"""How the outcomes of ``firstchair data`` are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from firstchair.data.audit import Audit
+from firstchair.data.sft import SftCounts
+from firstchair.data.splits import SplitManifest
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_split(out: Path, manifest: SplitManifest, *, as_json: bool) -> None:
+    """The parts of a split."""
+    if as_json:
+        _print_json({**msgspec.to_builtins(manifest), "path": str(out)})
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("part", "sessions", "groups", f"by {manifest.stratify}" if manifest.stratify else "strata"):
+        table.add_column(column, overflow="fold")
+    for part, counts in manifest.counts.items():
+        strata = ", ".join(f"{name}: {count:,}" for name, count in counts["strata"].items())
+        table.add_row(Text(part), f"{counts['sessions']:,}", f"{counts['groups']:,}", Text(strata))
+    Console().print(table)
+    typer.echo(f"{out}: use a part as --split {out}/{next(iter(manifest.counts))}")
+
+
+def print_pairs(found: Audit, *, show: int, as_json: bool) -> None:
+    """The pairs that an audit found."""
+    if as_json:
+        _print_json(msgspec.to_builtins(found))
+        return
+    what = f"{found.left:,} × {found.right:,}" if found.right else f"{found.left:,}"
+    if found.pairs:
+        table = Table(box=box.SIMPLE_HEAD)
+        for column in ("left", "right", "similarity", "both hold"):
+            table.add_column(column, overflow="fold")
+        for pair in sorted(found.pairs, key=lambda pair: -pair.similarity)[:show]:
+            cells = (pair.left, pair.right, f"{pair.similarity:.3f}", pair.shared_text)
+            table.add_row(*(Text(cell) for cell in cells))
+        Console().print(table)
+        if len(found.pairs) > show:
+            typer.echo(f"… and {len(found.pairs) - show:,} more pairs; --show N prints more, --json all")
+    kind = "leaking pairs" if found.right else "near-duplicate pairs"
+    typer.echo(f"{what} conversations compared at similarity {found.threshold}: {len(found.pairs):,} {kind}")
+
+
+def print_sft(out: Path, counts: SftCounts, left_out: list[str], *, as_json: bool) -> None:
+    """What was written."""
+    if as_json:
+        _print_json({**msgspec.to_builtins(counts), "left_out": left_out, "path": str(out)})
+        return
+    typer.echo(
+        f"{out}: {counts.records:,} records ({counts.branches:,} branches), {counts.trained_spans:,} of "
+        f"{counts.assistant_spans:,} assistant messages trained, {counts.tool_calls:,} tool calls"
+    )
+    if left_out:
+        named = ", ".join(left_out[:5]) + (" …" if len(left_out) > 5 else "")
+        typer.echo(f"left out, nothing to train in them: {len(left_out):,} ({named})")
+
+
+def print_written(out: Path, count: int, what: str, *, as_json: bool) -> None:
+    """How many records a file got."""
+    if as_json:
+        _print_json({"path": str(out), what: count})
+    else:
+        typer.echo(f"{out}: {count:,} {what}")

@@ -1,0 +1,175 @@
+"""How a golden set is printed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from firstchair.chat.messages import Message
+from firstchair.data.corrections import brief
+from firstchair.data.decisions import DecisionPoint
+from firstchair.data.exports import decision_row
+from firstchair.data.golden import GoldenSet
+from firstchair.data.golden.freeze import Checked
+from firstchair.data.golden.record import to_row
+from firstchair.traces.session import Session
+
+
+def print_summary(golden: GoldenSet, *, as_json: bool) -> None:
+    """What the set is and holds."""
+    manifest = golden.manifest
+    if as_json:
+        body = msgspec.to_builtins(manifest)
+        print_json({**body, "path": str(golden.path), "session_ids": list(golden.sessions)})
+        return
+    console = Console()
+    facts = {
+        "name": golden.name,
+        "status": manifest.status,
+        "created": manifest.created_at,
+        "hash": golden.set_sha256,
+        "path": str(golden.path),
+        "gold": _gold_words(golden),
+        "catalog": f"{manifest.catalog['name']} (verified)" if manifest.catalog else "none yet",
+        "sessions": f"{manifest.counts.sessions:,}",
+        "turns": f"{manifest.counts.turns:,}",
+        "decisions": f"{manifest.counts.decision_points:,}",
+        "from": ", ".join(f"{name} {count:,}" for name, count in manifest.counts.per_provenance.items()),
+        "corrections": _correction_words(golden),
+        "near-duplicates": _dedup_words(manifest.dedup),
+        "leakage": _leakage_words(manifest.leakage),
+    }
+    console.print(_table(("", ""), [list(pair) for pair in facts.items()], header=False))
+    rows = [[name, f"{count:,}", golden.kinds.get(name, "")] for name, count in manifest.counts.per_tool.items()]
+    console.print(_table(("gold action", "decisions", "kind"), rows))
+    if manifest.status == "draft":
+        console.print(Text("A draft: correct it (golden correct), then freeze it (golden freeze)."))
+
+
+def _gold_words(golden: GoldenSet) -> str:
+    policy = golden.manifest.gold_policy
+    verified = sum(decision.verified for decision in golden.decisions)
+    words = [f"{policy.get('gold', '?')}, {verified:,} of {len(golden.decisions):,} verified"]
+    words += policy.get("filters", [])
+    dropped = policy.get("dropped_invalid", [])
+    return "; ".join([*words, *([f"{len(dropped)} sessions with invalid calls left out"] if dropped else [])])
+
+
+def _correction_words(golden: GoldenSet) -> str:
+    counts = Counter(correction.dimension.value for correction in golden.manifest.corrections)
+    detail = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    return f"{counts.total()} ({detail})" if counts else "none"
+
+
+def _dedup_words(dedup: dict[str, Any]) -> str:
+    if not dedup:
+        return "not looked for yet"
+    return f"{len(dedup.get('dropped', []))} left out at similarity {dedup['threshold']}"
+
+
+def _leakage_words(leakage: dict[str, Any]) -> str:
+    if not leakage:
+        return "not compared with training data"
+    return "none against " + ", ".join(f"{row['name']} ({row['sessions']:,})" for row in leakage["against"])
+
+
+def print_checks(golden: GoldenSet, checks: Sequence[Checked], *, as_json: bool) -> None:
+    """The outcome of ``verify``."""
+    if as_json:
+        print_json(
+            {
+                "name": golden.name,
+                "set_sha256": golden.set_sha256,
+                "ok": not any(check.problems for check in checks),
+                "checks": msgspec.to_builtins(checks),
+            }
+        )
+        return
+    rows = [["checksums", "ok"]]
+    for check in checks:
+        shown = [*check.problems[:5], *([f"… and {len(check.problems) - 5} more"] if len(check.problems) > 5 else [])]
+        rows.append([check.name, "\n".join(shown) or "ok"])
+    Console().print(_table(("check", "outcome"), rows, title=f"{golden.name} {golden.set_sha256[:12]}"))
+
+
+def print_session(golden: GoldenSet, session: Session, *, as_json: bool) -> None:
+    """One session from top to bottom, each decision under its message."""
+    decisions = [decision for decision in golden.decisions if decision.session_id == session.session_id]
+    if as_json:
+        print_json(to_row(session, tuple(decisions)))
+        return
+    console = Console()
+    labels = " ".join(f"{name}={value}" for name, value in session.labels.items())
+    console.print(Text(f"{session.session_id}  {session.source}  {labels}", style="bold"))
+    at = {decision.context_end: decision for decision in decisions}
+    for index, message in enumerate(session.messages):
+        _print_message(console, index, message)
+        if index in at:
+            console.print(Text(f"     ▸ {at[index].dp_id}  {_gold_line(at[index])}", style="green"))
+
+
+def _gold_line(decision: DecisionPoint) -> str:
+    if decision.gold is None:
+        return "no gold"
+    if decision.gold == decision.observed:
+        return "gold: as observed" + (" (verified)" if decision.verified else "")
+    return f"gold: {brief(decision.gold)}"
+
+
+def print_decision(golden: GoldenSet, decision: DecisionPoint, *, as_json: bool) -> None:
+    """One decision: the end of its context, what was done, what is right, and why."""
+    session = golden.sessions[decision.session_id]
+    corrections = [row for row in golden.manifest.corrections if row.dp_id == decision.dp_id]
+    if as_json:
+        row = decision_row(session, decision, golden.tools(decision.session_id))
+        print_json({**row, "corrections": msgspec.to_builtins(corrections)})
+        return
+    console = Console()
+    start = max(0, decision.context_end - 6)
+    if start:
+        console.print(Text(f"… {start} messages before", style="dim"))
+    for index in range(start, decision.context_end):
+        _print_message(console, index, session.messages[index])
+    rows = [["decision", f"{decision.dp_id}  turn {decision.turn}, {' '.join(decision.tags) or 'no tags'}"]]
+    rows.append(["observed", brief(decision.observed, 400)])
+    rows.append(["gold", "none" if decision.gold is None else brief(decision.gold, 400)])
+    rows += [["known bad", brief(bad, 400)] for bad in decision.known_bad]
+    rows += [["also right", brief(option.action, 400) if option.action else str(option.matchers)]
+             for option in decision.accept]  # fmt: skip
+    rows += [["corrected", f"{row.dimension.value}, by {row.by}: {row.why} (message {row.evidence})"]
+             for row in corrections]  # fmt: skip
+    console.print(_table(("", ""), rows, header=False))
+
+
+def _print_message(console: Console, index: int, message: Message) -> None:
+    style = {"user": "cyan", "tool": "dim", "system": "dim"}.get(message.role, "")
+    lines = [message.text] if message.text else []
+    lines += [f"→ {call.name}({call.arguments})" for call in message.tool_calls]
+    text = "\n     ".join("\n".join(lines).split("\n"))
+    mark = " ERROR" if message.is_error else ""
+    cut = text if len(text) <= 1200 else text[:1200] + f" … ({len(text):,} characters)"
+    console.print(Text(f"{index:>4} {message.role}{mark}: {cut}", style=style))
+
+
+def print_json(value: Any) -> None:
+    """JSON for machines on stdout."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True, title: str = "") -> Table:
+    table = Table(box=box.SIMPLE_HEAD if header else box.SIMPLE, show_header=header, title=title or None)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        # Text, not markup: brackets in recorded text are not styles.
+        table.add_row(*(Text(cell) for cell in row))
+    return table

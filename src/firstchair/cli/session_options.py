@@ -1,0 +1,67 @@
+"""Options that say which sessions a command means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firstchair.core.errors import ConfigError
+
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=VALUE", help="Only sessions with this label; may be given several times."),
+]
+SourceKind = Annotated[
+    str, typer.Option("--source", help="Only sessions of this source: production, scripted, synthetic or rollout.")
+]
+UsedTool = Annotated[str, typer.Option("--tool", help="Only sessions that call this tool.")]
+Split = Annotated[
+    Path | None,
+    typer.Option("--split", metavar="DIR/PART", help="Only one part of a split, e.g. split/heldout (`data split`)."),
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many sessions.")]
+CreatedAt = Annotated[
+    str,
+    typer.Option("--created-at", help="ISO 8601 time to write down; now, unless given. Equal times, equal bytes."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def parse_pairs(pairs: list[str] | None, flag: str) -> dict[str, str]:
+    """``["a=1", "b=2"]`` as a table. Raises ``ConfigError`` naming the flag."""
+    found: dict[str, str] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{flag} {pair}: expected NAME=VALUE")
+        if name in found:
+            raise ConfigError(f"{flag} {name} is given twice; a session has one value")
+        found[name] = value
+    return found
+
+
+def split_ids(part: Path | None) -> frozenset[str] | None:
+    """The session ids of ``DIR/PART``, after the split's checksums are checked; ``None`` when none is asked for."""
+    if part is None:
+        return None
+    from firstchair.data.splits import part_ids
+
+    return part_ids(part.parent, part.name.removesuffix(".jsonl"))
+
+
+def created_at_or_now(text: str) -> str:
+    """The time to write down. Raises ``ConfigError`` when it is no ISO 8601 time."""
+    from firstchair.core.clock import utc_now
+    from firstchair.core.errors import DataError
+    from firstchair.traces.times import microseconds
+
+    if not text:
+        return utc_now()
+    try:
+        microseconds(text, field="--created-at")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    return text

@@ -1,0 +1,253 @@
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from firstchair.catalog.catalog import Catalog, catalog_yaml
+from firstchair.chat.actions import action_of
+from firstchair.cli.main import main
+from firstchair.data.corrections import spec_of
+from firstchair.data.sft import read_sft
+from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.session import catalog_id_of
+from firstchair.traces.session_file import write_sessions
+from firstchair.traces.store import TraceStore
+
+CATALOGS = {catalog_id_of(trip_tools()): trip_tools()}
+SESSIONS = [trip_session(number, mistake=number == 4) for number in range(12)]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line in this process: ``(exit code, stdout, stderr)``."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["firstchair", *map(str, arguments)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        captured = capsys.readouterr()
+        return int(done.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    path = tmp_path / "traces.db"
+    with TraceStore.open(path) as opened:
+        opened.add(SESSIONS, CATALOGS)
+    return path
+
+
+@pytest.fixture
+def export(tmp_path) -> Path:
+    write_sessions(tmp_path / "export", SESSIONS, CATALOGS)
+    return tmp_path / "export"
+
+
+@pytest.fixture
+def catalog(tmp_path) -> Path:
+    made = Catalog.from_tools("trips", trip_tools()).model_copy(update={"verified": True})
+    (tmp_path / "catalog.yaml").write_text(catalog_yaml(made))
+    return tmp_path / "catalog.yaml"
+
+
+@pytest.fixture
+def corrections(tmp_path) -> Path:
+    row = {
+        "dp_id": "trip-4:3",
+        "dimension": "memory",
+        "before": msgspec.to_builtins(spec_of(action_of(SESSIONS[4].messages[8]))),
+        "after": msgspec.to_builtins(spec_of(action_of(trip_session(4).messages[8]))),
+        "evidence": 7,
+        "by": "ana",
+        "why": "the user asked to remember",
+    }
+    (tmp_path / "corrections.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "corrections.jsonl"
+
+
+def test_from_recordings_to_a_frozen_set(run, store, catalog, corrections, tmp_path):
+    draft, golden = tmp_path / "draft", tmp_path / "golden"
+    code, out, _ = run("data", "split", store, "--out", tmp_path / "split", "--stratify", "reward", "--json")
+    assert code == 0
+    assert json.loads(out)["counts"]["train"]["sessions"] == 10
+    code, out, err = run(
+        "golden", "build", store, "--out", draft, "--label", "task_id=2", "--created-at", "2026-01-01"
+    )
+    assert (code, err) == (0, "")
+    assert "trip-4" not in out
+    assert "label task_id=2" in out
+    assert run("golden", "correct", draft, corrections)[0] == 0
+    code, out, _ = run("golden", "freeze", draft, "--out", golden, "--catalog", catalog, "--json")
+    assert code == 0
+    assert json.loads(out)["session_ids"] == ["trip-4", "trip-5"]
+    code, out, _ = run("golden", "verify", golden)
+    assert code == 0
+    assert "self-check" in out
+    code, out, _ = run("golden", "show", golden)
+    assert "1 (memory 1)" in out
+    code, out, _ = run("golden", "show", golden, "trip-4")
+    assert "gold: remember(" in out
+    code, out, _ = run("golden", "show", golden, "trip-4:3")
+    assert "by ana: the user asked" in out
+    code, out, _ = run("golden", "show", golden, "trip-4:3", "--json")
+    assert json.loads(out)["known_bad"][0]["tool"] == "find_trips"
+    code, out, err = run("golden", "show", golden, "trip-4:9")
+    assert (code, out) == (2, "")
+    assert "did you mean trip-4:" in err
+
+
+def test_one_changed_byte_exits_2_and_names_the_file(run, store, catalog, tmp_path):
+    run("golden", "build", store, "--out", tmp_path / "draft", "--limit", 3)
+    run("golden", "freeze", tmp_path / "draft", "--out", tmp_path / "golden", "--catalog", catalog)
+    path = tmp_path / "golden" / "sessions.jsonl"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(bytes(raw))
+    for command in ("verify", "show"):
+        code, out, err = run("golden", command, tmp_path / "golden")
+        assert (code, out) == (2, "")
+        assert "sessions.jsonl: found sha256" in err
+    assert run("data", "decisions", tmp_path / "golden", "--out", tmp_path / "d.jsonl")[0] == 2
+    assert not (tmp_path / "d.jsonl").exists()
+
+
+def test_a_set_that_disagrees_with_itself_exits_1(run, store, catalog, tmp_path):
+    from firstchair.data.golden.manifest import read_manifest, render
+
+    run("golden", "build", store, "--out", tmp_path / "draft", "--limit", 3)
+    run("golden", "freeze", tmp_path / "draft", "--out", tmp_path / "golden", "--catalog", catalog)
+    manifest = read_manifest(tmp_path / "golden")
+    counts = msgspec.structs.replace(manifest.counts, sessions=7)
+    (tmp_path / "golden" / "manifest.json").write_text(render(msgspec.structs.replace(manifest, counts=counts)))
+    code, out, _ = run("golden", "verify", tmp_path / "golden", "--json")
+    assert code == 1
+    assert json.loads(out)["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("golden", "build", "nowhere.db", "--out", "x"), "nowhere.db: nothing there"),
+        (("golden", "build", "{store}", "--out", "x", "--label", "task_id=99"), "no session left to build from"),
+        (("golden", "build", "{store}", "--out", "x", "--label", "task_id"), "--label task_id: expected NAME=VALUE"),
+        (("golden", "build", "{store}", "--out", "x", "--created-at", "noon"), "--created-at: found 'noon'"),
+        (("golden", "build", "{store}", "--out", "x", "--split", "none/heldout"), "none: no such split"),
+        (("golden", "build", "{store}", "--out", "x", "--dedup", "2"), "found 2.0; expected 0.1 to 1"),
+        (("golden", "correct", "nowhere", "{corrections}"), "nowhere: no such golden set"),
+        (("golden", "verify", "nowhere"), "nowhere: no such golden set"),
+        (("data", "sft", "{store}", "--out", "x", "--label", "task_id=99"), "no record with a trained message"),
+        (("data", "split", "{store}", "--out", "x", "--part", "train=1"), "at least two parts"),
+        (("data", "split", "{store}", "--out", "x", "--part", "train=most", "--part", "b=.1"), "found 'most'"),
+        (("data", "audit", "{empty}"), "no conversation in it"),
+    ],
+)
+def test_wrong_input_exits_2_and_writes_nothing(run, store, corrections, tmp_path, monkeypatch, arguments, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    names = {"{store}": store, "{corrections}": corrections, "{empty}": "empty.jsonl"}
+    code, out, err = run(*(names.get(word, word) for word in arguments))
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_correction_that_does_not_fit_leaves_the_draft_as_it_was(run, store, corrections, tmp_path):
+    run("golden", "build", store, "--out", tmp_path / "draft")
+    before = (tmp_path / "draft" / "sessions.jsonl").read_bytes()
+    rows = corrections.read_text()
+    corrections.write_text(rows + rows)
+    code, _, err = run("golden", "correct", tmp_path / "draft", corrections)
+    assert code == 2
+    assert "before: found find_trips" in err
+    assert "trip-4:3" in err
+    assert (tmp_path / "draft" / "sessions.jsonl").read_bytes() == before
+    corrections.write_text(rows + rows.replace("memory", "memmory"))
+    code, _, err = run("golden", "correct", tmp_path / "draft", corrections)
+    assert code == 2
+    assert "corrections.jsonl:2: dimension: found 'memmory'" in err
+
+
+def test_training_records_leave_the_mistakes_out_of_the_loss(run, export, corrections, tmp_path):
+    out = tmp_path / "sft.jsonl"
+    code, text, _ = run(
+        "data", "sft", export, "--out", out, "--corrections", corrections, "--branches", "--tier", "C", "--json"
+    )
+    assert code == 0
+    assert json.loads(text) | {"path": ""} == {
+        "records": 13,
+        "branches": 1,
+        "assistant_spans": 64,
+        "trained_spans": 60,
+        "tool_calls": 39,
+        "left_out": [],
+        "path": "",
+    }
+    records = {record.id: record for record in read_sft(out)}
+    assert records["trip-4"].loss[8] is False
+    assert records["trip-4:3#gold"].loss[8] is True
+    code, _, err = run("data", "sft", export, "--out", out)
+    assert code == 2
+    assert "--force" in err
+
+
+def test_an_audit_finds_leakage_and_exits_1(run, store, export, tmp_path):
+    run("data", "sft", store, "--out", tmp_path / "a.jsonl", "--label", "task_id=1")
+    run("data", "sft", store, "--out", tmp_path / "b.jsonl", "--label", "task_id=2")
+    code, out, _ = run("data", "audit", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert code == 0
+    assert "2 × 2 conversations compared at similarity 0.6: 0 leaking pairs" in out
+    code, out, _ = run("data", "audit", export, tmp_path / "b.jsonl", "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert [(pair["left"], pair["right"]) for pair in found["pairs"]] == [("trip-4", "trip-4"), ("trip-5", "trip-5")]
+    assert found["pairs"][0]["shared_text"].startswith("Find me a trip")
+    code, out, _ = run("data", "audit", store)
+    assert (code, "12 conversations compared" in out) == (0, True)
+
+
+def test_decisions_and_prompts_are_exported_and_the_scoreboard_is_not_trained_on(run, store, catalog, tmp_path):
+    code, _, _ = run("data", "decisions", store, "--out", tmp_path / "d.jsonl", "--limit", 2)
+    rows = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    assert code == 0
+    assert [row["dp_id"] for row in rows][:2] == ["trip-0:0", "trip-0:1"]
+    assert len(rows[1]["context"]) == rows[1]["context_end"] == 4
+    assert rows[0]["gold"] is None
+    run("data", "rl-prompts", store, "--out", tmp_path / "p.jsonl", "--limit", 2)
+    prompt = json.loads((tmp_path / "p.jsonl").read_text(encoding="utf-8").split("\n")[0])
+    assert list(prompt) == ["prompt", "tools", "meta"]
+    assert prompt["meta"]["available_tools"] == ["find_trips", "book", "remember"]
+    assert prompt["meta"]["ground_truth"]["tool"] == "find_trips"
+    assert prompt["prompt"][-1]["role"] == "user"
+    run("golden", "build", store, "--out", tmp_path / "draft", "--limit", 2)
+    run("golden", "freeze", tmp_path / "draft", "--out", tmp_path / "golden", "--catalog", catalog)
+    assert run("data", "decisions", tmp_path / "golden", "--out", tmp_path / "g.jsonl", "--no-context")[0] == 0
+    row = json.loads((tmp_path / "g.jsonl").read_text(encoding="utf-8").split("\n")[0])
+    assert row["gold"]["tool"] == "find_trips"
+    assert "context" not in row
+    for command in ("sft", "rl-prompts"):
+        code, _, err = run("data", command, tmp_path / "golden", "--out", tmp_path / "x.jsonl")
+        assert code == 2
+        assert "the scoreboard; train on other sessions" in err
+
+
+def test_a_part_of_a_split_can_be_named_everywhere(run, store, tmp_path):
+    run("data", "split", store, "--out", tmp_path / "split", "--by", "task_id")
+    counts = {}
+    for part in ("train", "heldout"):
+        _, out, _ = run(
+            "data", "sft", store, "--out", tmp_path / part, "--split", tmp_path / "split" / part, "--json"
+        )
+        counts[part] = json.loads(out)["records"]
+    assert counts == {"train": 10, "heldout": 2}
+    _, out, _ = run(
+        "golden", "build", store, "--out", tmp_path / "draft", "--split", tmp_path / "split" / "heldout", "--json"
+    )
+    assert json.loads(out)["gold_policy"]["filters"] == [f"ids of {tmp_path}/split/heldout"]
+    code, _, err = run("golden", "build", store, "--out", tmp_path / "d2", "--split", tmp_path / "split" / "test")
+    assert code == 2
+    assert "no part 'test'; it has heldout, train" in err
