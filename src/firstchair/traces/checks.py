@@ -25,6 +25,10 @@ def check_session(session: Session) -> None:
     check_pairing(session.messages)
     for index, message in enumerate(session.messages):
         _check_extras(message, index)
+    if not 0 <= session.context_end <= len(session.messages):
+        raise DataError(
+            f"found {session.context_end}; the session has {len(session.messages)} messages", field="context_end"
+        )
     for turn in session.turns:
         if not 0 <= turn.start < turn.end <= len(session.messages):
             raise DataError(

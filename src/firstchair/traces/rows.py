@@ -41,7 +41,9 @@ def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
         raise DataError(f"not JSON: {error}", field="messages") from None
     labels = finite_json(session.labels, field="labels")
     meta = finite_json(session.meta, field="meta")
-    head = (session.session_id, session.source, session.created_at, session.catalog_id)
+    head: tuple[str, ...] = (session.session_id, session.source, session.created_at, session.catalog_id)
+    if session.context_end:
+        head += (str(session.context_end),)
     # Unit separator between the parts: it cannot occur in JSON text unescaped.
     content = "\x1f".join((*head, messages, turns, calls, labels, meta))
     usage = [call.usage for call in session.calls]
@@ -54,6 +56,7 @@ def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
         "created_at": session.created_at,
         "created_us": microseconds(session.created_at),
         "catalog_id": session.catalog_id or None,
+        "context_end": session.context_end,
         "num_turns": len(session.turns),
         "num_messages": len(session.messages),
         "num_tool_calls": sum(calls for calls, _ in tools.values()),
@@ -114,6 +117,7 @@ def session_of(row: Mapping[str, Any]) -> Session:
         calls=_calls_decoder.decode(row["calls"]),
         labels=_object_decoder.decode(row["labels"]),
         meta=_object_decoder.decode(row["meta"]),
+        context_end=row["context_end"],
         schema_version=row["schema_version"],
     )
 

@@ -44,6 +44,7 @@ sessions = Table(
     Column("created_at", Text, nullable=False),
     Column("created_us", BigInteger),
     Column("catalog_id", String(64), ForeignKey("catalogs.catalog_id")),
+    Column("context_end", Integer, nullable=False),
     Column("num_turns", Integer, nullable=False),
     Column("num_messages", Integer, nullable=False),
     Column("num_tool_calls", Integer, nullable=False),

@@ -96,6 +96,9 @@ class Session(_Record, frozen=True):
     """What is known about the session as a whole (``task_id``, ``reward``, ``trial``); filters use it."""
     meta: dict[str, Any] = {}
     """What the importer kept beside."""
+    context_end: int = 0
+    """``messages[:context_end]`` were handed to the model when the recording began: assistant messages there are
+    context, not decisions of this session (a branch after a rewritten history, a resumed conversation)."""
     schema_version: str = SCHEMA_VERSION
 
     @property

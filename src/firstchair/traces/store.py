@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Engine, delete, func, insert, inspect, select
 from firstchair.chat.messages import Tool
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.jsonl import SkipBad
 from firstchair.traces import schema
 from firstchair.traces.checks import check_session
 from firstchair.traces.database import open_engine, reading, store_url, writing
@@ -131,6 +132,7 @@ class TraceStore:
         on_conflict: OnConflict = "error",
         received: Mapping[str, str] | None = None,
         atomic: bool = False,
+        skip: SkipBad | None = None,
         on_batch: Callable[[AddReport], None] | None = None,
     ) -> AddReport:
         """Add sessions in batches, a transaction each; with ``atomic`` all of them or none.
@@ -138,10 +140,10 @@ class TraceStore:
         ``catalogs`` holds the tool lists that the sessions name, by ``catalog_id_of``; it may grow while
         ``sessions`` is read. ``received`` holds the wire text of a list as it came, kept beside it. ``on_batch``
         hears the report so far. Raises ``DataError`` (with the origin) for a session that fails
-        ``check_session``, names an unknown catalog, or clashes with a stored one under ``on_conflict="error"``;
-        the batch (with ``atomic``: everything) is rolled back.
+        ``check_session``, names an unknown catalog, or clashes with a stored one under ``on_conflict="error"``,
+        unless ``skip`` takes it; the batch (with ``atomic``: everything) is rolled back.
         """
-        writer = _Writer(catalogs, received or {}, on_conflict)
+        writer = _Writer(catalogs, received or {}, on_conflict, skip or SkipBad())
         news = (new if isinstance(new, NewSession) else NewSession(new) for new in sessions)
         outer: AbstractContextManager[Connection | None] = writing(self._engine) if atomic else nullcontext()
         with outer as shared:
@@ -259,6 +261,7 @@ _BODY_COLUMNS = (
     "source",
     "created_at",
     "catalog_id",
+    "context_end",
     "messages",
     "turns",
     "calls",
@@ -280,9 +283,13 @@ class _Writer:
     """One ``add``: what is known over its batches, and the writing of one batch."""
 
     def __init__(
-        self, catalogs: Mapping[str, tuple[Tool, ...]], received: Mapping[str, str], on_conflict: OnConflict
+        self,
+        catalogs: Mapping[str, tuple[Tool, ...]],
+        received: Mapping[str, str],
+        on_conflict: OnConflict,
+        skip: SkipBad,
     ):
-        self.catalogs, self.received, self.on_conflict = catalogs, received, on_conflict
+        self.catalogs, self.received, self.on_conflict, self.skip = catalogs, received, on_conflict, skip
         self.stored_at = utc_now()
         self.known_catalogs: set[str] = set()
         self.counts = {"added": 0, "duplicates": 0, "replaced": 0, "kept": 0, "messages": 0}
@@ -293,14 +300,16 @@ class _Writer:
     def write(self, connection: Connection, batch: list[NewSession]) -> None:
         """Write one batch inside the caller's transaction."""
         rows: list[SessionRows] = []
+        used: set[str] = set()
         for new in batch:
             try:
                 if not new.checked:
                     check_session(new.session)
                 rows.append(rows_of(new.session, origin=new.origin, stored_at=self.stored_at))
+                used.add(new.session.catalog_id)
             except DataError as error:
-                raise error.at(new.origin or f"session {new.session.session_id[:60]!r}") from None
-        self._write_catalogs(connection, {new.session.catalog_id for new in batch} - {""})
+                self.skip.take(error.at(new.origin or f"session {new.session.session_id[:60]!r}"))
+        self._write_catalogs(connection, used - {""})
         fresh = self._sift(connection, rows)
         next_seq = connection.execute(select(func.coalesce(func.max(schema.sessions.c.seq), 0))).scalar_one() + 1
         for entry in fresh:
@@ -355,7 +364,7 @@ class _Writer:
                 fresh[session_id] = entry
             else:
                 old_origin = old["origin"] if old else stored[2] if stored else ""
-                raise _conflict(entry, old_origin, old_content)
+                self.skip.take(_conflict(entry, old_origin, old_content))
         gone = [here[session_id][3] for session_id in fresh if session_id in here]
         if gone:
             for side in (schema.session_labels, schema.session_tools, schema.sessions):

@@ -1,0 +1,121 @@
+"""From recorded model calls to sessions: calls that extend one another are one conversation, all else branches.
+
+    call 1: [s u]           → a1          branch 0: s u a1 t1 a2
+    call 2: [s u a1 t1]     → a2
+    call 3: [s summary u]   → a3          branch 1: s summary u a3      (the harness rewrote its history)
+    call 4: [s2 task]       → b1          branch 2: s2 task b1          (a sub-agent)
+
+A call joins the longest branch that is an exact prefix of its prompt, message by message. Each model action is
+counted once: what stands in a branch's first prompt is its context (``Session.context_end``), never its decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from firstchair.chat.messages import Message, TextPart, ToolCall
+from firstchair.traces.session import ModelCall, Session, Source, turns_of
+
+
+class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One request to a model and what came back."""
+
+    prompt: tuple[Message, ...]
+    reply: tuple[Message, ...] = ()
+    """None when the call failed."""
+    catalog_id: str = ""
+    call: ModelCall
+    created_at: str = ""
+    meta: dict[str, Any] = {}
+
+
+class Branch(msgspec.Struct):
+    """A conversation as far as it has been put together."""
+
+    messages: tuple[Message, ...]
+    keys: list[Any]
+    catalog_id: str
+    context_end: int
+    created_at: str
+    calls: list[ModelCall]
+    meta: dict[str, Any]
+
+
+def message_key(message: Message) -> Any:
+    """What makes two recordings of a message the same: everything a model is shown, arguments as values.
+
+    A reply and its echo in the next prompt may differ in argument spacing and in provider fields beside.
+    """
+    content = [
+        (part.text,) if isinstance(part, TextPart) else (type(part).__name__, msgspec.json.encode(part))
+        for part in message.content
+    ]
+    calls = [(call.id, call.name, _arguments_key(call)) for call in message.tool_calls]
+    return (message.role, content, calls, message.tool_call_id)
+
+
+def _arguments_key(call: ToolCall) -> Any:
+    parsed = call.parsed()
+    # Through repr, because 1, 1.0 and True are equal to Python and different to a model.
+    return call.arguments if parsed is None else repr(sorted(parsed.items()))
+
+
+def merge_calls(calls: Iterable[RecordedCall]) -> list[Branch]:
+    """Put calls, in order of time, together into branches, in order of their first call."""
+    branches: list[Branch] = []
+    for call in calls:
+        prompt_keys = [message_key(message) for message in call.prompt]
+        branch = _longest_prefix(branches, prompt_keys, call.catalog_id)
+        if branch is None:
+            branch = Branch(call.prompt, prompt_keys, call.catalog_id, len(call.prompt), call.created_at, [], {})
+            branches.append(branch)
+        else:
+            # Earlier messages keep the text of their first recording.
+            branch.messages += call.prompt[len(branch.messages) :]
+            branch.keys = branch.keys + prompt_keys[len(branch.keys) :]
+        index = len(branch.messages) if call.reply else None
+        branch.calls.append(msgspec.structs.replace(call.call, message_index=index))
+        branch.messages += call.reply
+        branch.keys = branch.keys + [message_key(message) for message in call.reply]
+        branch.meta = {**call.meta, **branch.meta}
+    return branches
+
+
+def _longest_prefix(branches: list[Branch], keys: list[Any], catalog_id: str) -> Branch | None:
+    best: Branch | None = None
+    for branch in branches:
+        size = len(branch.keys)
+        if (
+            branch.catalog_id == catalog_id
+            and size <= len(keys)
+            and (best is None or size > len(best.keys))
+            and keys[:size] == branch.keys
+        ):
+            best = branch
+    return best
+
+
+def branch_sessions(
+    branches: list[Branch], *, session_id: str, source: Source, labels: dict[str, Any]
+) -> Iterator[Session]:
+    """Sessions of ``branches``: the first is ``session_id``, later ones ``session_id#1``, ``#2``."""
+    for number, branch in enumerate(branches):
+        meta = dict(branch.meta)
+        if number:
+            meta["branch_of"] = session_id
+        has_history = any(message.role == "assistant" for message in branch.messages[: branch.context_end])
+        yield Session(
+            session_id=f"{session_id}#{number}" if number else session_id,
+            source=source,
+            created_at=branch.created_at,
+            catalog_id=branch.catalog_id,
+            messages=branch.messages,
+            turns=turns_of(branch.messages),
+            calls=tuple(branch.calls),
+            labels=labels,
+            meta=meta,
+            context_end=branch.context_end if has_history else 0,
+        )

@@ -1,0 +1,167 @@
+"""Keeps credentials out of the store: metadata is copied through here, conversations are not.
+
+Header maps keep only the headers that are known to be harmless; any other field whose name says that it holds a
+secret loses its value; and texts lose what looks like a key or a bearer token. Messages are left alone: they are
+what the model saw, byte for byte, and a secret that a user typed is theirs to remove.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+REDACTED = "[redacted]"
+
+SAFE_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "anthropic-beta",
+        "anthropic-version",
+        "content-length",
+        "content-type",
+        "date",
+        "openai-beta",
+        "openai-model",
+        "openai-processing-ms",
+        "openai-version",
+        "request-id",
+        "retry-after",
+        "traceparent",
+        "user-agent",
+        "x-request-id",
+        "x-stainless-lang",
+        "x-stainless-package-version",
+        "x-stainless-retry-count",
+    }
+)
+"""Headers whose values are kept; everything else in a header map is redacted."""
+
+# Whole words of a field name, after splitting camelCase, dots, dashes and underscores.
+_SECRET_WORDS = frozenset(
+    {
+        "apikey",
+        "auth",
+        "authorization",
+        "bearer",
+        "cookie",
+        "credential",
+        "credentials",
+        "passphrase",
+        "passwd",
+        "password",
+        "pwd",
+        "secret",
+        "secrets",
+        "signature",
+    }
+)
+_SECRET_PAIRS = frozenset(
+    {
+        ("access", "key"),
+        ("access", "token"),
+        ("api", "key"),
+        ("api", "token"),
+        ("auth", "token"),
+        ("client", "secret"),
+        ("id", "token"),
+        ("private", "key"),
+        ("refresh", "token"),
+        ("secret", "key"),
+        ("security", "token"),
+        ("session", "token"),
+        ("signing", "key"),
+        ("x", "token"),
+    }
+)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_SECRET_TEXT = re.compile(
+    r"\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"
+    r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"
+    r"|\bhf_[A-Za-z0-9]{20,}|\bxox[a-z]-[A-Za-z0-9-]{10,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[A-Za-z0-9_-]{30,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+_URL_USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", re.IGNORECASE)
+_URL_PARAMETER = re.compile(
+    r"([?&](?:api[_-]?key|key|access[_-]?token|token|sig|signature|secret|password)=)[^&\s#]+", re.IGNORECASE
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name holds a credential: ``x-api-key``, ``clientSecret``; not ``max_tokens``."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    return any(word in _SECRET_WORDS for word in words) or any(
+        pair in _SECRET_PAIRS for pair in itertools.pairwise(words)
+    )
+
+
+def redact(value: Any) -> Any:
+    """A copy of a JSON value without credentials. Structure, numbers and harmless texts are kept."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, list):
+        # Header lists come as [name, value] pairs or {"name", "value"} objects.
+        return [_pair(item) if _is_pair(item) else redact(item) for item in value]
+    if isinstance(value, dict):
+        if _is_named(value):
+            return {**value, "value": _kept(str(value["name"]), value["value"])}
+        return {key: _kept(key, item) for key, item in value.items()}
+    return value
+
+
+def _kept(name: str, value: Any) -> Any:
+    header = header_name(name)
+    if header is not None:
+        return redact(value) if header in SAFE_HEADERS else REDACTED
+    if is_secret_name(name) and not isinstance(value, bool | type(None)):
+        return REDACTED
+    if name.lower().replace("-", "_").endswith("headers"):
+        return _headers(value)
+    return redact(value)
+
+
+def header_name(name: str) -> str | None:
+    """The header of a span attribute such as ``http.request.header.authorization``; ``None`` for other names."""
+    _, found, header = name.lower().partition(".header.")
+    return header.replace("_", "-") if found else None
+
+
+def _headers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: item if str(key).lower() in SAFE_HEADERS else REDACTED for key, item in value.items()}
+    if isinstance(value, list):
+        return [_header_pair(item) for item in value]
+    return value if value is None else REDACTED
+
+
+def _header_pair(item: Any) -> Any:
+    if _is_pair(item):
+        return [item[0], item[1] if item[0].lower() in SAFE_HEADERS else REDACTED]
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        safe = item["name"].lower() in SAFE_HEADERS
+        return item if safe else {key: found if key == "name" else REDACTED for key, found in item.items()}
+    return REDACTED
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
+
+
+def _pair(item: list[Any]) -> list[Any]:
+    return [redact(item[0]), _kept(item[0], item[1])]
+
+
+def _is_named(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("name"), str) and "value" in value
+
+
+def redact_text(text: str) -> str:
+    """``text`` without what looks like a key, a token, or the user part of a URL."""
+    text = _SECRET_TEXT.sub(REDACTED, text)
+    text = _URL_USER.sub(rf"\1{REDACTED}@", text)
+    return _URL_PARAMETER.sub(rf"\1{REDACTED}", text)
