@@ -259,3 +259,11 @@ def test_a_short_action_form_survives_the_round_trip(parts):
     odd = msgspec.structs.replace(call, arguments="".join(parts))
     for action in (Action(kind="tool_call", calls=(odd,)), Action(kind="tool_call", calls=(call, odd))):
         assert spec_of(action).action().calls[-1].arguments == odd.arguments
+
+
+def test_what_was_handed_over_at_the_start_is_context_and_not_decided_here(tmp_path):
+    session = msgspec.structs.replace(trip_session(1), context_end=7)
+    assert [point.context_end for point in decision_points(session)] == [8, 10]
+    golden = GoldenSet.load(draft(tmp_path, [session]), draft=True)
+    assert golden.sessions["trip-1"] == session
+    assert [decision.dp_id for decision in golden.decisions] == ["trip-1:0", "trip-1:1"]

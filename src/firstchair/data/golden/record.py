@@ -58,6 +58,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[ModelCall, ...] = ()
     labels: dict[str, Any] = {}
     meta: dict[str, Any] = {}
+    session_context_end: int = 0
 
 
 _decoder = msgspec.json.Decoder(_Record)
@@ -77,6 +78,7 @@ def to_row(session: Session, decisions: tuple[DecisionPoint, ...]) -> dict[str, 
         "catalog_id": session.catalog_id,
         "labels": session.labels,
         "meta": session.meta,
+        "session_context_end": session.context_end,
         "turns": [_turn_row(session.messages, turn, per_turn.get(number, [])) for number, turn in enumerate(turns)],
         # Decisions before the first user message (a greeting) belong to no turn.
         "opening": per_turn.get(-1, []),
@@ -103,6 +105,7 @@ def from_line(raw: bytes) -> tuple[Session, tuple[DecisionPoint, ...]]:
         calls=record.calls,
         labels=record.labels,
         meta=record.meta,
+        context_end=record.session_context_end,
     )
     points = [_decision(session, -1, point) for point in record.opening]
     for number, turn in enumerate(record.turns):
