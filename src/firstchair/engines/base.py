@@ -97,6 +97,10 @@ class Generation:
     """The server's own count where ``ids`` is ``None``."""
     cached_tokens: int = 0
     """How many of ``prompt_tokens`` the server took from its prefix cache."""
+    dropped: tuple[str, ...] = ()
+    """Fields of the request that the server's wire cannot carry and that were left out, each with its place."""
+    revision: str = ""
+    """Hash of the weights that sampled it; empty when the engine cannot tell."""
 
 
 @dataclass(frozen=True)

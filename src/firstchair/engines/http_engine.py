@@ -61,8 +61,11 @@ class HttpEngine(ABC):
         return EngineInfo(engine=self.name, model=self.model, details={"base_url": self.base_url})
 
     @abstractmethod
-    def build(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Path below the base URL and JSON body of ``request``. Raises ``DataError`` when it cannot be said."""
+    def build(self, request: Request, dropped: list[str]) -> tuple[str, dict[str, Any]]:
+        """Path below the base URL and JSON body of ``request``. Raises ``DataError`` when it cannot be said.
+
+        Fields of messages and tools that exist only on another wire are left out and listed in ``dropped``.
+        """
 
     @abstractmethod
     def read(self, request: Request, payload: dict[str, Any]) -> Generation:
@@ -82,13 +85,15 @@ class HttpEngine(ABC):
 
     async def _ask(self, request: Request) -> Generation:
         rng = random.Random(f"{self.options.seed}:{request.request_id}")
+        dropped: list[str] = []
         try:
-            path, own = self.build(request)
+            path, own = self.build(request, dropped)
         except DataError as error:
             return _failed(request, ErrorKind.BAD_REQUEST, str(error))
         body = {key: value for key, value in {**own, **self.options.extra_body}.items() if value is not None}
         try:
-            return self.read(request, await post_json(self._client, path, body, policy=self.options.retry, rng=rng))
+            payload = await post_json(self._client, path, body, policy=self.options.retry, rng=rng)
+            return replace(self.read(request, payload), dropped=tuple(dropped))
         except HttpFailure as failure:
             return _failed(request, failure.kind, str(failure))
         except (DataError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
