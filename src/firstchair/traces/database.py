@@ -65,6 +65,9 @@ def open_engine(url: URL, *, must_exist: bool) -> Engine:
         raise ConfigError(f"store: {error}; install firstchair[postgres]") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
+    else:
+        # pg8000 sends executemany row by row; one statement of many rows is a dozen times faster.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "begin", _begin)
     return engine
 

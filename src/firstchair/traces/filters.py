@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from sqlalchemy import ColumnElement, select
 
 from firstchair.core.errors import ConfigError, DataError
-from firstchair.traces.rows import label_text
+from firstchair.traces.rows import key_text, label_text
 from firstchair.traces.schema import session_labels, session_tools, sessions
 from firstchair.traces.times import microseconds
 
@@ -43,19 +43,24 @@ def conditions(filters: Filters) -> list[ColumnElement[bool]]:
         found.append(sessions.c.catalog_id == filters["catalog_id"])
     for name, value in filters.get("labels", {}).items():
         having = select(session_labels.c.seq).where(
-            session_labels.c.name == name, session_labels.c.value.in_(label_spellings(value))
+            session_labels.c.name == key_text(name), session_labels.c.value.in_(label_spellings(value))
         )
         found.append(sessions.c.seq.in_(having))
     if "tool" in filters:
-        calling = select(session_tools.c.seq).where(session_tools.c.tool == filters["tool"])
+        calling = select(session_tools.c.seq).where(session_tools.c.tool == key_text(filters["tool"]))
         found.append(sessions.c.seq.in_(calling))
     if "since" in filters:
         found.append(sessions.c.created_us >= _time(filters["since"], "since"))
     if "until" in filters:
         found.append(sessions.c.created_us < _time(filters["until"], "until"))
     if "session_ids" in filters:
-        found.append(sessions.c.session_id.in_(list(filters["session_ids"])))
+        found.append(sessions.c.session_id.in_([id_text(text) for text in filters["session_ids"]]))
     return found
+
+
+def id_text(text: str) -> str:
+    """An id to look up. No stored id has U+0000, which PostgreSQL would not even compare."""
+    return text.replace("\x00", "\ufffd")
 
 
 def label_spellings(value: Any) -> list[str]:

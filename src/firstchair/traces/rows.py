@@ -78,15 +78,27 @@ def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
     }
     return SessionRows(
         session=row,
-        labels=[{"name": name, "value": label_text(value)} for name, value in session.labels.items()],
+        labels=[
+            {"name": name, "value": value}
+            for name, value in {key_text(name): label_text(value) for name, value in session.labels.items()}.items()
+        ],
         tools=[{"tool": tool, "calls": calls, "errors": errors} for tool, (calls, errors) in tools.items()],
     )
 
 
 def label_text(value: Any) -> str:
     """A label's value as filters compare it: text as it is, anything else as canonical JSON (``1.0``, ``true``)."""
-    # U+0000 cannot be a PostgreSQL text; the label itself keeps it in its JSON.
-    return value.replace("\x00", "\ufffd") if isinstance(value, str) else canonical(value)
+    return key_text(value if isinstance(value, str) else canonical(value))
+
+
+MAX_KEY_CHARS = 256
+
+
+def key_text(text: str) -> str:
+    """``text`` as the side tables index it: PostgreSQL takes no U+0000 and no index entry over 2,704 bytes. The
+    whole text stands in the session's JSON.
+    """
+    return text.replace("\x00", "\ufffd")[:MAX_KEY_CHARS]
 
 
 def tool_counts(messages: tuple[Message, ...]) -> dict[str, tuple[int, int]]:
@@ -97,7 +109,7 @@ def tool_counts(messages: tuple[Message, ...]) -> dict[str, tuple[int, int]]:
     for message in messages:
         if message.tool_calls:
             for call in message.tool_calls:
-                name = call.name.replace("\x00", "\ufffd")
+                name = key_text(call.name)
                 name_of[call.id] = name
                 calls[name] += 1
         elif message.is_error and message.tool_call_id is not None:

@@ -26,7 +26,7 @@ from firstchair.core.jsonl import SkipBad
 from firstchair.traces import schema
 from firstchair.traces.checks import check_session
 from firstchair.traces.database import open_engine, reading, store_url, writing
-from firstchair.traces.filters import Filters, conditions
+from firstchair.traces.filters import Filters, conditions, id_text
 from firstchair.traces.rows import SessionRows, rows_of, session_of, tools_of, tools_text
 from firstchair.traces.session import Session, catalog_id_of
 from firstchair.traces.stats import StoreStats, read_stats
@@ -201,7 +201,7 @@ class TraceStore:
     def get(self, session_id: str) -> Session:
         """One session. Raises ``ConfigError`` when it is not here."""
         table = schema.sessions
-        query = select(*(table.c[name] for name in _BODY_COLUMNS)).where(table.c.session_id == session_id)
+        query = select(*(table.c[name] for name in _BODY_COLUMNS)).where(table.c.session_id == id_text(session_id))
         with reading(self._engine) as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
@@ -212,7 +212,9 @@ class TraceStore:
         """Where a session was read (``file:line``); empty when it was not imported or is not here."""
         table = schema.sessions
         with reading(self._engine) as connection:
-            found = connection.execute(select(table.c.origin).where(table.c.session_id == session_id)).scalar()
+            found = connection.execute(
+                select(table.c.origin).where(table.c.session_id == id_text(session_id))
+            ).scalar()
         return found or ""
 
     def count(self, **filters: Unpack[Filters]) -> int:
