@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 BINARY = (".pdf", ".docx", ".xlsx", ".mp4", ".png")
 """Endings of files that have no plain text; skills read them."""
@@ -18,37 +16,54 @@ def normalize(path: str) -> str:
     """
     if "\0" in path:
         raise ValueError("path holds a NUL character")
-    clean = posixpath.normpath("/" + path.strip()).lstrip("/") if path.strip() else ""
+    clean = posixpath.normpath("/" + path).lstrip("/")
     depth = 0
     for part in path.split("/"):
         depth += -1 if part == ".." else 0 if part in ("", ".") else 1
         if depth < 0:
             raise ValueError(f"{path} is outside the workspace")
-    return "" if clean == "." else clean
+    return clean
 
 
-@lru_cache(maxsize=1024)
-def glob_regex(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: ``*`` and ``?`` stay in one folder, ``**/`` spans any number of them."""
-    out, index = [], 0
-    while index < len(pattern):
-        if pattern.startswith("**/", index):
-            out.append("(?:[^/]+/)*")
-            index += 3
-        elif pattern.startswith("**", index):
-            out.append(".*")
-            index += 2
+def _fits(parts: Sequence[str], pattern: Sequence[str], star: str, same: Callable[[str, str], bool]) -> bool:
+    """Whether ``parts`` fit ``pattern``, where ``star`` stands for any number of parts.
+
+    Going back to the last star only is enough, so the time is bounded by the product of the two lengths.
+    """
+    at = place = 0
+    back_at, back_place = -1, 0
+    while at < len(parts):
+        if place < len(pattern) and pattern[place] == star:
+            back_at, back_place = at, place
+            place += 1
+        elif place < len(pattern) and same(pattern[place], parts[at]):
+            at += 1
+            place += 1
+        elif back_at >= 0:
+            back_at += 1
+            at, place = back_at, back_place + 1
         else:
-            char = pattern[index]
-            out.append({"*": "[^/]*", "?": "[^/]"}.get(char) or re.escape(char))
-            index += 1
-    return re.compile("".join(out), re.DOTALL)
+            return False
+    return all(part == star for part in pattern[place:])
+
+
+def _same_char(pattern: str, char: str) -> bool:
+    return pattern in ("?", char)
+
+
+def _same_segment(pattern: str, segment: str) -> bool:
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == segment
+    return _fits(segment, pattern, "*", _same_char)
 
 
 def glob(paths: Iterable[str], pattern: str) -> list[str]:
-    """The paths that match ``pattern``, sorted. Raises ``ValueError`` as ``normalize`` does."""
-    matches = glob_regex(normalize(pattern)).fullmatch
-    return sorted(path for path in paths if matches(path))
+    """The paths that match ``pattern``, sorted: ``*`` and ``?`` stay in one folder, ``**`` spans any number.
+
+    Raises ``ValueError`` as ``normalize`` does.
+    """
+    segments = normalize(pattern).split("/")
+    return sorted(path for path in paths if _fits(path.split("/"), segments, "**", _same_segment))
 
 
 def below(path: str, folder: str) -> bool:

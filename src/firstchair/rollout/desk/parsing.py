@@ -56,9 +56,15 @@ def candidates(sentence: str) -> list[Intent]:
     return [intent for _, intent in sorted(found, key=lambda pair: pair[0])]
 
 
+LONGEST = 400
+"""No request of the desk is longer; longer text is not looked at, which bounds the work on foreign text."""
+
+
 @lru_cache(maxsize=8192)
 def parse(text: str) -> tuple[Intent, ...]:
     """The intents of a user message, in order; greetings and the like count only when nothing else is asked."""
+    if len(text) > LONGEST:
+        return ()
     readings = (candidates(sentence) for sentence in _SENTENCE.split(text.strip()))
     intents = tuple(found[0] for found in readings if found)
     asked = tuple(intent for intent in intents if intent.name not in ("greeting", "thanks", "small_talk"))

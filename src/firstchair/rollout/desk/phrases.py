@@ -504,6 +504,7 @@ ROW_OF: Mapping[str, str] = MappingProxyType(
         "copy": "file_command",
         "delete": "file_command",
         "count_lines": "file_command",
+        "ask_page": "web_page",
         "share": "share_file",
         "share_that": "share_file",
         "extend_clip": "video_from_video",

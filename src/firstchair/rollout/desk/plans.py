@@ -77,7 +77,7 @@ def failed(result: str) -> bool:
 
 def first_path(text: str) -> str:
     """The first file path named in ``text``, or nothing."""
-    found = _PATH.search(text)
+    found = _PATH.search(text[:2000])  # a longer text is no reply or result of the desk
     return found.group() if found else ""
 
 

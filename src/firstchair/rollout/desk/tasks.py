@@ -27,7 +27,7 @@ LEADS = tuple(
         for turn in range(max(1, round(weight / 1.5)))
     )
 )
-"""Leading scenes in their order: heavier ones more often, every one of them once among the first ``len(DRAWN)``."""
+"""Leading scenes in their order: heavier ones more often, each of them once among the first ``len(DRAWN)``."""
 
 TURNS = (3, 3, 3, 4)
 """How many scenes a task has; drawn from."""
