@@ -8,6 +8,8 @@ digits stand alone, and a word splits into the same pieces with and without a sp
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -20,6 +22,9 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """One token each; not special, so that decoding keeps them."""
+
+PIECES_SHARE = 0.7
+"""Share of the vocabulary's budget for pieces; the rest is for their spaced twins."""
 
 SPACE = "Ġ"
 """How byte-level BPE writes a space."""
@@ -42,25 +47,25 @@ def _splitter(pattern: str) -> Any:
 def build_tokenizer(texts: Iterable[str], vocab_size: int = 3072) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer on ``texts``; its chat template is ``tiny.jinja``.
 
-    Words are learned without their space; then every piece that begins a word gets a twin with the space, merged
-    last. ``vocab_size`` bounds the whole vocabulary, twins included; every byte has a token, so any text encodes.
+    Words are learned without their space; then the pieces that most often begin a word get a twin with the space,
+    merged last (a piece without one is a space token and itself). ``vocab_size`` bounds the whole vocabulary, twins
+    included; every byte has a token, so any text encodes.
     """
-    trainer_tokenizer = Tokenizer(models.BPE())
-    trainer_tokenizer.pre_tokenizer = _splitter(_TRAIN_PATTERN)
+    texts = list(texts)
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = _splitter(_TRAIN_PATTERN)
     specials = [PAD, START, END, *TAGS]
-    # About half of the budget: nearly every learned piece gets a twin.
-    budget = len(specials) + 256 + (vocab_size - len(specials) - 256) // 2
-    trainer_tokenizer.train_from_iterator(
+    base = len(specials) + 256
+    learner.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=budget,
+            vocab_size=base + int((vocab_size - base) * PIECES_SHARE),
             special_tokens=specials,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         ),
     )
-    trained = trainer_tokenizer.to_str()
-    vocab, merges = _with_twins(trained, specials, vocab_size)
+    vocab, merges = _with_twins(learner, texts, vocab_size)
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = _splitter(_PATTERN)
     tokenizer.decoder = decoders.ByteLevel()
@@ -76,17 +81,22 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 3072) -> PreTrainedT
     return fast
 
 
-def _with_twins(trained: str, specials: list[str], vocab_size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges of a trained tokenizer, with a spaced twin for each piece made of letters."""
-    model = json.loads(trained)["model"]
+def _with_twins(
+    learner: Tokenizer, texts: list[str], vocab_size: int
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges of a trained tokenizer, with spaced twins for the pieces that most often begin a word."""
+    model = json.loads(learner.to_str())["model"]
     vocab: dict[str, int] = model["vocab"]
     merges = [(left, right) for left, right in model["merges"]]
-    for piece in sorted(vocab, key=vocab.__getitem__):
+    words = Counter(match.group(1) for text in texts for match in re.finditer(r" ([^\W\d_]+)", text))
+    beginnings: Counter[str] = Counter()
+    for word, count in words.items():
+        beginnings[learner.encode(word, add_special_tokens=False).tokens[0]] += count
+    for piece, _ in sorted(beginnings.items(), key=lambda item: (-item[1], item[0])):
         twin = SPACE + piece
-        if len(vocab) >= vocab_size or piece in specials or twin in vocab or not piece.isalpha() or piece == SPACE:
-            continue
-        vocab[twin] = len(vocab)
-        merges.append((SPACE, piece))
+        if len(vocab) < vocab_size and twin not in vocab:
+            vocab[twin] = len(vocab)
+            merges.append((SPACE, piece))
     return vocab, merges
 
 
