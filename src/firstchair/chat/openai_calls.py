@@ -1,0 +1,90 @@
+"""One tool call on the OpenAI wire ⇄ canonical."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from firstchair.chat.messages import ToolCall
+from firstchair.chat.wire_fields import Loss, kind_of, need, rest
+from firstchair.core.errors import DataError
+from firstchair.core.jsontext import dumps
+
+_CALL_KEYS = frozenset({"id", "type", "function"})
+_FUNCTION_KEYS = frozenset({"name", "arguments"})
+
+
+def call_from_openai(row: Any, where: str) -> ToolCall:
+    """A canonical call. Arguments are kept byte for byte; an object (some logs hold one) is written as text."""
+    need(row, dict, where, "a call, an object with id and function")
+    call_id = need(row.get("id"), str, f"{where}.id", "text")
+    if row.get("type") == "custom":
+        return _custom_in(row, call_id, where)
+    function = need(row.get("function"), dict, f"{where}.function", "an object with name and arguments")
+    name = need(function.get("name"), str, f"{where}.function.name", "text")
+    arguments = function.get("arguments")
+    plain = row.keys() == _CALL_KEYS and function.keys() == _FUNCTION_KEYS and row["type"] == "function"
+    if plain and isinstance(arguments, str):
+        return ToolCall(id=call_id, name=name, arguments=arguments)
+    own = rest(row, _CALL_KEYS)
+    if row.get("type") != "function":
+        own["type"] = row.get("type", "")
+    inner = rest(function, _FUNCTION_KEYS)
+    if inner:
+        own["function"] = inner
+    if not isinstance(arguments, str):
+        arguments, own["arguments"] = _arguments_in(function, f"{where}.function.arguments")
+    return ToolCall(id=call_id, name=name, arguments=arguments, extra={"openai": own})
+
+
+def _arguments_in(function: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """Arguments that are not text, as text, and the word for how they stood."""
+    arguments = function.get("arguments")
+    if arguments is None:
+        return "{}", "null" if "arguments" in function else "absent"
+    if not isinstance(arguments, dict):
+        raise DataError(f"found {kind_of(arguments)}; expected the JSON text of an object", field=where)
+    try:
+        return dumps(arguments), "object"
+    except (TypeError, ValueError) as error:
+        raise DataError(f"not a JSON object: {error}", field=where) from None
+
+
+def _custom_in(row: Mapping[str, Any], call_id: str, where: str) -> ToolCall:
+    custom = need(row.get("custom"), dict, f"{where}.custom", "an object with name and input")
+    name = need(custom.get("name"), str, f"{where}.custom.name", "text")
+    text = need(custom.get("input"), str, f"{where}.custom.input", "text")
+    own: dict[str, Any] = {"custom": rest(custom, frozenset({"name", "input"}))}
+    own |= rest(row, frozenset({"id", "type", "custom"}))
+    return ToolCall(id=call_id, name=name, arguments=dumps({"input": text}), extra={"openai": own})
+
+
+def call_to_openai(call: ToolCall, loss: Loss, where: str) -> dict[str, Any]:
+    """The call as this wire writes it."""
+    own = call.extra.get("openai")
+    loss.extras(call.extra, "anthropic", where)
+    if not own:
+        return {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+    if "custom" in own:
+        value = call.parsed() or {}
+        outer = {key: item for key, item in own.items() if key != "custom"}
+        custom = {"name": call.name, "input": value.get("input", ""), **own["custom"]}
+        return {"id": call.id, "type": "custom", "custom": custom, **outer}
+    function: dict[str, Any] = {"name": call.name}
+    form = own.get("arguments")
+    if form == "object":
+        parsed = call.parsed()
+        function["arguments"] = call.arguments if parsed is None else parsed
+    elif form == "null":
+        function["arguments"] = None
+    elif form != "absent":
+        function["arguments"] = call.arguments
+    row: dict[str, Any] = {"id": call.id}
+    if own.get("type") != "":
+        row["type"] = own.get("type", "function")
+    row["function"] = function | own.get("function", {})
+    return row | {key: value for key, value in own.items() if key not in ("type", "function", "arguments")}

@@ -1,0 +1,96 @@
+"""What both wires share: telling what cannot be carried, checking types, and pairing calls with results.
+
+Where a provider's field has no counterpart it is kept verbatim under the provider's name in ``extra``
+(``{"openai": {…}}``, ``{"anthropic": {…}}``), beside two notes that make the way back exact: ``content`` says in
+which form the content stood when it is not the usual one, and fields named there never clash with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from firstchair.chat.messages import Message
+from firstchair.core.errors import DataError
+
+Wire = Literal["openai", "anthropic"]
+
+
+class Loss:
+    """Collects what a conversion cannot carry; without a list to put it in, the conversion is refused."""
+
+    def __init__(self, dropped: list[str] | None):
+        self._dropped = dropped
+
+    def note(self, field: str, why: str) -> None:
+        """List ``field``, or raise ``DataError`` naming it."""
+        if self._dropped is None:
+            raise DataError(f"{why}; pass a list as dropped= to convert without it", field=field)
+        self._dropped.append(f"{field}: {why}")
+
+    def extras(self, extra: Mapping[str, Any], foreign: Wire, where: str, *, carried: Iterable[str] = ()) -> None:
+        """Note the fields that only the ``foreign`` wire has; nulls and notes of ours say nothing."""
+        fields = extra.get(foreign)
+        if not fields:
+            return
+        for key, value in fields.items():
+            if value not in (None, "", [], {}) and key not in _OUR_NOTES and key not in carried:
+                self.note(f"{where}.{key}", f"{key!r} exists only on the {foreign} wire")
+
+
+_OUR_NOTES = frozenset({"content", "own_turn", "inline", "is_error", "role", "reasoning_key", "arguments", "input"})
+"""Keys in ``extra[wire]`` that say how something was written, not what."""
+
+
+def kind_of(value: Any) -> str:
+    """The JSON word for a value in an error message."""
+    names = {"NoneType": "null", "dict": "an object", "list": "a list", "str": "text", "bool": "a boolean"}
+    return names.get(type(value).__name__, "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def need(value: Any, kind: type, field: str, expected: str) -> Any:
+    """``value`` when it is a ``kind``; raises ``DataError`` otherwise."""
+    if not isinstance(value, kind):
+        raise DataError(f"found {kind_of(value)}; expected {expected}", field=field)
+    return value
+
+
+def rest(row: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """The fields of ``row`` beyond ``known``, verbatim."""
+    if row.keys() <= known:
+        return {}
+    return {key: value for key, value in row.items() if key not in known}
+
+
+def check_results(messages: Iterable[Message], *, id_field: str = "tool_call_id") -> None:
+    """Every tool message answers, once, a call of the last assistant message that made calls before it.
+
+    Ids may return in later messages; a call without a result is allowed here. Raises ``DataError`` with the
+    field, such as ``messages[3].tool_call_id``.
+    """
+    open_ids: dict[str, bool] = {}
+    for index, message in enumerate(messages):
+        if message.role == "assistant":
+            open_ids = {}
+            for position, call in enumerate(message.tool_calls):
+                if call.id in open_ids:
+                    raise DataError(
+                        f"id {call.id!r} stands twice in one message; results could not be told apart",
+                        field=f"messages[{index}].tool_calls[{position}].id",
+                    )
+                open_ids[call.id] = True
+        elif message.role == "tool":
+            field = f"messages[{index}].{id_field}"
+            if not open_ids:
+                raise DataError(
+                    f"result {message.tool_call_id!r} answers no call: the assistant message before it made none",
+                    field=field,
+                )
+            if message.tool_call_id not in open_ids:
+                raise DataError(
+                    f"found {message.tool_call_id!r}; the calls before it are {', '.join(map(repr, open_ids))}",
+                    field=field,
+                )
+            if not open_ids[message.tool_call_id]:
+                raise DataError(f"call {message.tool_call_id!r} is answered twice; keep one result", field=field)
+            open_ids[message.tool_call_id] = False
