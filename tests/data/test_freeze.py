@@ -5,23 +5,25 @@ import msgspec
 import pytest
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.core.hashing import sha256_file
+from firstchair.data.alternatives import alternative_from
 from firstchair.data.corrections import correction_from, spec_of
-from firstchair.data.decisions import Accepted, decision_points
+from firstchair.data.decisions import decision_points
 from firstchair.data.golden import (
     BuildOptions,
     FreezeOptions,
     GoldenSet,
     TrainingData,
+    accept,
     build,
     correct,
     freeze,
     verify,
 )
 from firstchair.data.golden.manifest import MANIFEST, SESSIONS, read_manifest, render
-from firstchair.data.golden.write import write_set
 from firstchair.data.similarity import text_shingles
 from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
@@ -178,16 +180,72 @@ def test_gold_that_fails_against_itself_is_refused(tmp_path):
         freeze(draft(tmp_path), tmp_path / "golden", options(scorer=lambda *_: Failing()))
 
 
-def test_an_accepted_alternative_that_does_not_pass_is_refused(tmp_path):
+def alternative(**changes):
+    row = {
+        "dp_id": "trip-1:0",
+        "action": {"tool": "remember", "input": {"content": "x"}},
+        "by": "ana",
+        "why": "as good",
+    }
+    return alternative_from({**row, **changes})
+
+
+def test_a_decision_may_have_several_right_answers(tmp_path):
     path = draft(tmp_path, [trip_session(1)])
-    golden = GoldenSet.load(path, draft=True)
-    odd = Accepted(action=golden.decisions[2].observed, matchers={"city": "exact"})
-    first = msgspec.structs.replace(golden.decisions[0], accept=(odd,))
-    changed = GoldenSet(golden.manifest, golden.sessions, (first, *golden.decisions[1:]), golden.catalogs)
-    write_set(changed, path, force=True)
-    assert GoldenSet.load(path, draft=True).decisions[0].accept == (odd,)
-    freeze(path, tmp_path / "golden", options())
-    assert verify(tmp_path / "golden", score)[0].decisions[0].accept == (odd,)
+    loose = alternative(action=None, matchers={"city": "ignore"})
+    accept(path, [alternative(), loose])
+    golden = freeze(path, tmp_path / "golden", options())
+    first = golden.decisions[0]
+    assert [option.matchers for option in first.accept] == [{}, {"city": "ignore"}]
+    assert golden.manifest.alternatives == (alternative(), loose)
+    other = Action(kind="tool_call", calls=(ToolCall.of("x", "find_trips", {"city": "elsewhere"}),))
+    assert score(first, first.accept[0].action, golden.matchers, golden.tools("trip-1")).lenient == "pass"
+    assert score(first, other, golden.matchers, golden.tools("trip-1")).lenient == "pass"
+    assert all(not check.problems for check in verify(tmp_path / "golden", score)[1])
+    with pytest.raises(DataError, match="frozen and stays as it is"):
+        accept(tmp_path / "golden", [alternative()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dp_id": "trip-1:9"}, "dp_id: alternative 1: no decision 'trip-1:9'"),
+        ({"action": None}, r"action: give either an action or matchers \(dp_id 'trip-1:0'\)"),
+        ({"matchers": {"city": "ignore"}}, "action: give either"),
+        ({"by": ""}, "by: empty"),
+        ({"note": "x"}, "unknown field `note`"),
+    ],
+)
+def test_an_alternative_that_does_not_fit_is_refused(tmp_path, changes, reason):
+    path = draft(tmp_path, [trip_session(1)])
+    with pytest.raises(DataError, match=reason):
+        accept(path, [alternative(**changes)])
+
+
+def test_an_alternative_must_differ_from_gold_and_from_known_mistakes(tmp_path):
+    path = draft(tmp_path, [trip_session(1)])
+    stands = msgspec.to_builtins(spec_of(decision_points(trip_session(1))[0].observed))
+    with pytest.raises(DataError, match="is gold already"):
+        accept(path, [alternative(action=stands)])
+    with pytest.raises(DataError, match="stands already"):
+        accept(path, [alternative(), alternative()])
+    bare = draft(tmp_path, [trip_session(1)], name="bare", gold="none")
+    with pytest.raises(DataError, match="no gold yet"):
+        accept(bare, [alternative()])
+
+
+def test_an_accepted_alternative_that_does_not_pass_is_refused(tmp_path):
+    class OnlyGold:
+        def __init__(self, verdict):
+            self.strict = self.lenient = verdict
+
+    def scorer(decision, reply, *_):
+        return OnlyGold("pass" if reply == decision.gold else "wrong_args")
+
+    path = draft(tmp_path, [trip_session(1)])
+    accept(path, [alternative()])
+    with pytest.raises(DataError, match=r"trip-1:0: accept\[0\] remember.* scores wrong_args"):
+        freeze(path, tmp_path / "golden", options(scorer=scorer))
 
 
 def test_verify_finds_a_view_that_disagrees_though_every_checksum_fits(tmp_path):

@@ -104,6 +104,20 @@ def correct_command(
     print_summary(correct(draft, read_corrections(corrections)), as_json=as_json)
 
 
+@app.command("accept")
+def accept_command(
+    draft: Annotated[Path, typer.Argument(help="Directory of the draft; it is changed in place, all or nothing.")],
+    alternatives: Annotated[Path, typer.Argument(help="JSONL of {dp_id, action or matchers, by, why}.")],
+    as_json: AsJson = False,
+) -> None:
+    """Add alternatives that also count as right: another action, or looser matchers for gold's arguments."""
+    from firstchair.cli.golden_view import print_summary
+    from firstchair.data.alternatives import read_alternatives
+    from firstchair.data.golden import accept
+
+    print_summary(accept(draft, read_alternatives(alternatives)), as_json=as_json)
+
+
 @app.command()
 def freeze(
     draft: Annotated[Path, typer.Argument(help="Directory of the draft.")],

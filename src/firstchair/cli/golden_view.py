@@ -45,6 +45,7 @@ def print_summary(golden: GoldenSet, *, as_json: bool) -> None:
         "decisions": f"{manifest.counts.decision_points:,}",
         "from": ", ".join(f"{name} {count:,}" for name, count in manifest.counts.per_provenance.items()),
         "corrections": _correction_words(golden),
+        "alternatives": str(len(manifest.alternatives) or "none"),
         "near-duplicates": _dedup_words(manifest.dedup),
         "leakage": _leakage_words(manifest.leakage),
     }

@@ -1,6 +1,6 @@
-"""Golden set v2: load, build, correct, freeze, verify."""
+"""Golden set v2: load, build, correct, accept, freeze, verify."""
 
-from firstchair.data.golden.build import BuildOptions, build, correct
+from firstchair.data.golden.build import BuildOptions, accept, build, correct
 from firstchair.data.golden.freeze import FreezeOptions, TrainingData, freeze, verify
 from firstchair.data.golden.golden_set import CatalogRow, GoldenSet
 from firstchair.data.golden.manifest import Manifest
@@ -12,6 +12,7 @@ __all__ = [
     "GoldenSet",
     "Manifest",
     "TrainingData",
+    "accept",
     "build",
     "correct",
     "freeze",

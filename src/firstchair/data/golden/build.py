@@ -12,6 +12,7 @@ import msgspec
 from firstchair.chat.messages import Tool
 from firstchair.core.atomic import refuse_existing
 from firstchair.core.errors import DataError
+from firstchair.data.alternatives import Alternative, apply_alternatives
 from firstchair.data.corrections import Correction, apply_corrections
 from firstchair.data.decisions import DecisionPoint, decision_points
 from firstchair.data.golden.checks import action_problem
@@ -87,16 +88,28 @@ def correct(draft: Path, corrections: Sequence[Correction]) -> GoldenSet:
 
     Raises ``DataError`` with field and dp_id when one does not fit; the draft is then unchanged.
     """
-    golden = GoldenSet.load(draft, draft=True)
+    golden = _load_draft(draft)
+    decisions = apply_corrections(golden.decisions, corrections)
+    manifest = msgspec.structs.replace(golden.manifest, corrections=(*golden.manifest.corrections, *corrections))
+    return write_set(GoldenSet(manifest, golden.sessions, decisions, golden.catalogs), draft, force=True)
+
+
+def accept(draft: Path, alternatives: Sequence[Alternative]) -> GoldenSet:
+    """Add reviewed alternatives to a draft, in place and all or none, and record them in its manifest.
+
+    Raises ``DataError`` with field and dp_id when one does not fit; the draft is then unchanged.
+    """
+    golden = _load_draft(draft)
+    decisions = apply_alternatives(golden.decisions, alternatives)
+    manifest = msgspec.structs.replace(golden.manifest, alternatives=(*golden.manifest.alternatives, *alternatives))
+    return write_set(GoldenSet(manifest, golden.sessions, decisions, golden.catalogs), draft, force=True)
+
+
+def _load_draft(path: Path) -> GoldenSet:
+    golden = GoldenSet.load(path, draft=True)
     if golden.manifest.status != "draft":
-        raise DataError("this set is frozen and stays as it is; correct its draft and freeze anew", path=str(draft))
-    corrected = GoldenSet(
-        manifest=msgspec.structs.replace(golden.manifest, corrections=(*golden.manifest.corrections, *corrections)),
-        sessions=golden.sessions,
-        decisions=apply_corrections(golden.decisions, corrections),
-        catalogs=golden.catalogs,
-    )
-    return write_set(corrected, draft, force=True)
+        raise DataError("this set is frozen and stays as it is; change its draft and freeze anew", path=str(path))
+    return golden
 
 
 def _choose(

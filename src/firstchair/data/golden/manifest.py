@@ -16,6 +16,7 @@ import msgspec
 from firstchair.core.errors import DataError, IntegrityError
 from firstchair.core.hashing import set_sha256
 from firstchair.core.jsontext import JsonProblem, content_id, loads
+from firstchair.data.alternatives import Alternative
 from firstchair.data.corrections import Correction
 
 SCHEMA_VERSION = "2.0"
@@ -56,6 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     catalog: dict[str, Any] = {}
     """The verified catalog that the set was frozen under: name, sha256, verified. Empty in a draft."""
     corrections: tuple[Correction, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     dedup: dict[str, Any] = {}
     """``threshold``, ``dropped`` (near-duplicates left out when the draft was built), ``pairs`` found at freeze."""
     leakage: dict[str, Any] = {}
