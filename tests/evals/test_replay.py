@@ -14,8 +14,10 @@ from firstchair.chat.messages import ToolCall
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
 from firstchair.engines.base import ErrorKind, Generation, Sampling, Stop
 from firstchair.engines.scripted import ScriptedEngine
-from firstchair.evals.replay import ReplayOptions, replay
+from firstchair.evals.replay import ReplayOptions, replay, session_prompts
 from firstchair.evals.run_record import ROWS, RUN, RowWriter, load_run, read_rows
+
+REPLY = Action(kind="final_reply", text="Done.").to_message()
 
 
 def gold_of(golden):
@@ -61,12 +63,7 @@ def test_the_row_tells_what_was_wanted_made_and_decided(golden, tmp_path):
         (Generation("", Stop.ERROR, error="down", error_kind=ErrorKind.SERVER), "error", "server", "none"),
         (Generation("", Stop.REFUSAL), "error", "refusal", "none"),
         (Generation("", Stop.CANCELLED), "error", "cancelled", "none"),
-        (
-            Generation("", Stop.LENGTH, message=Action(kind="final_reply", text="a").to_message()),
-            "malformed",
-            "truncated",
-            "malformed",
-        ),
+        (Generation("", Stop.LENGTH, message=REPLY), "malformed", "truncated", "malformed"),
     ],
 )
 def test_stop_length_refusal_and_error_are_never_merged(golden, tmp_path, generation, verdict, rule, made):
@@ -269,7 +266,7 @@ def test_rows_of_other_decisions_are_noticed(golden, tmp_path):
     replay(golden, ScriptedEngine(gold_of(golden)), None, out)
     text = (out / ROWS).read_text(encoding="utf-8")
     (out / ROWS).write_text(text.replace('"dp_id":"trip-3:1"', '"dp_id":"trip-3:9"'), encoding="utf-8")
-    with pytest.raises(IntegrityError, match="not those that run.json names"):
+    with pytest.raises(IntegrityError, match=r"not those that run\.json names"):
         load_run(out)
 
 
@@ -287,16 +284,28 @@ def test_a_broken_run_record_is_named(golden, tmp_path, text):
 
 
 def test_token_ids_are_kept_on_request(golden, tmp_path):
-    engine = ScriptedEngine(
-        lambda request: Generation(
-            "", Stop.END, message=Action(kind="final_reply").to_message(), ids=(1, 2), logprobs=(-0.5, -0.1)
-        )
-    )
+    answer = Generation("", Stop.END, message=REPLY, ids=(1, 2), logprobs=(-0.5, -0.1))
+    engine = ScriptedEngine(lambda request: answer)
     run = replay(golden, engine, None, tmp_path / "run", ReplayOptions(keep_ids=True, limit=5))
     assert run.rows[0].ids == (1, 2)
     assert run.rows[0].logprobs == (-0.5, -0.1)
     assert run.rows[0].output_tokens == 2
     assert json.loads((tmp_path / "run" / ROWS).read_text().splitlines()[0])["ids"] == [1, 2]
+
+
+def test_prompts_cut_from_one_rendering_equal_prompts_rendered_alone(golden):
+    from firstchair.chat.renderer import Renderer
+    from firstchair.train.tiny import build_tokenizer
+
+    texts = [message.text for session in golden.sessions.values() for message in session.messages]
+    tokenizer = build_tokenizer(texts, vocab_size=600)
+    renderer = Renderer(tokenizer, tokenizer.chat_template)
+    assert renderer.append_only
+    for session, decisions in golden.by_session():
+        tools = golden.tools(session.session_id)
+        prompts = session_prompts(session, decisions, tools, renderer)
+        alone = [tuple(renderer.prompt_ids(golden.context(decision), tools)) for decision in decisions]
+        assert prompts == alone
 
 
 def test_replay_can_run_inside_an_event_loop(golden, tmp_path):
