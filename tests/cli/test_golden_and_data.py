@@ -185,6 +185,7 @@ def test_training_records_leave_the_mistakes_out_of_the_loss(run, export, correc
         "trained_spans": 60,
         "tool_calls": 39,
         "left_out": [],
+        "avoided": [],
         "path": "",
     }
     records = {record.id: record for record in read_sft(out)}
@@ -208,6 +209,16 @@ def test_an_audit_finds_leakage_and_exits_1(run, store, export, tmp_path):
     assert found["pairs"][0]["shared_text"].startswith("Find me a trip")
     code, out, _ = run("data", "audit", store)
     assert (code, "12 conversations compared" in out) == (0, True)
+
+
+def test_training_sessions_that_resemble_golden_ones_can_be_left_out(run, store, tmp_path):
+    run("golden", "build", store, "--out", tmp_path / "draft", "--label", "task_id=2")
+    out = tmp_path / "sft.jsonl"
+    code, text, _ = run("data", "sft", store, "--out", out, "--avoid", tmp_path / "draft", "--json")
+    assert code == 0
+    assert [pair["right"] for pair in json.loads(text)["avoided"]] == ["trip-4", "trip-5"]
+    assert len(list(read_sft(out))) == 10
+    assert run("data", "audit", out, tmp_path / "draft")[0] == 0
 
 
 def test_decisions_and_prompts_are_exported_and_the_scoreboard_is_not_trained_on(run, store, catalog, tmp_path):

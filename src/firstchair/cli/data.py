@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,10 @@ from firstchair.cli.session_options import (
     parse_pairs,
     split_ids,
 )
+
+if TYPE_CHECKING:
+    from firstchair.data.similarity import Pair
+    from firstchair.traces.session import Session
 
 app = typer.Typer(no_args_is_help=True, help="SFT records, splits, near-duplicate and leakage audits.")
 
@@ -95,6 +99,10 @@ def sft(
     corrections: Annotated[
         Path | None, typer.Option(help="Reviewed corrections (JSONL): the mistakes leave the loss, not the context.")
     ] = None,
+    avoid: Annotated[
+        str, typer.Option(metavar="SET", help="Leave out sessions that resemble one of this golden set or draft.")
+    ] = "",
+    threshold: Annotated[float, typer.Option(help="Similarity from which --avoid leaves a session out.")] = 0.6,
     branches: Annotated[
         bool, typer.Option("--branches", help="One more record per correction that ends in the right action.")
     ] = False,
@@ -121,10 +129,26 @@ def sft(
     )
     options = SftOptions(loss=loss, branches=branches, category=category, tier=tier, wave=wave)
     left_out: list[str] = []
+    avoided: list[Pair] = []
     with open_source(source, selection, training=True) as opened:
-        records = sft_records(opened.sessions(), opened.tools, options, corrections=rows, left_out=left_out)
+        sessions = _avoiding(opened.sessions(), avoid, threshold, avoided) if avoid else opened.sessions()
+        records = sft_records(sessions, opened.tools, options, corrections=rows, left_out=left_out)
         counts = write_sft(out, records, force=force)
-    print_sft(out, counts, left_out, as_json=as_json)
+    print_sft(out, counts, left_out, avoided, as_json=as_json)
+
+
+def _avoiding(sessions: Iterator[Session], where: str, threshold: float, avoided: list[Pair]) -> Iterator[Session]:
+    from firstchair.data.near_duplicates import Avoid
+    from firstchair.data.similarity import shingles
+    from firstchair.data.sources import conversation_texts
+
+    golden = Avoid(((key, shingles(text)) for key, text in conversation_texts(where)), threshold)
+    for session in sessions:
+        pair = golden.match(session)
+        if pair is None:
+            yield session
+        else:
+            avoided.append(pair)
 
 
 @app.command()

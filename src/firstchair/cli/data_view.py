@@ -15,6 +15,7 @@ from rich.text import Text
 
 from firstchair.data.audit import Audit
 from firstchair.data.sft import SftCounts
+from firstchair.data.similarity import Pair
 from firstchair.data.splits import SplitManifest
 
 
@@ -57,10 +58,11 @@ def print_pairs(found: Audit, *, show: int, as_json: bool) -> None:
     typer.echo(f"{what} conversations compared at similarity {found.threshold}: {len(found.pairs):,} {kind}")
 
 
-def print_sft(out: Path, counts: SftCounts, left_out: list[str], *, as_json: bool) -> None:
-    """What was written."""
+def print_sft(out: Path, counts: SftCounts, left_out: list[str], avoided: list[Pair], *, as_json: bool) -> None:
+    """What was written, and what was not."""
     if as_json:
-        _print_json({**msgspec.to_builtins(counts), "left_out": left_out, "path": str(out)})
+        rows = [msgspec.to_builtins(pair) for pair in avoided]
+        _print_json({**msgspec.to_builtins(counts), "left_out": left_out, "avoided": rows, "path": str(out)})
         return
     typer.echo(
         f"{out}: {counts.records:,} records ({counts.branches:,} branches), {counts.trained_spans:,} of "
@@ -69,6 +71,9 @@ def print_sft(out: Path, counts: SftCounts, left_out: list[str], *, as_json: boo
     if left_out:
         named = ", ".join(left_out[:5]) + (" …" if len(left_out) > 5 else "")
         typer.echo(f"left out, nothing to train in them: {len(left_out):,} ({named})")
+    if avoided:
+        first = f"{avoided[0].right} resembles {avoided[0].left}, {avoided[0].similarity:.2f}"
+        typer.echo(f"left out, too like a golden session: {len(avoided):,} (e.g. {first})")
 
 
 def print_written(out: Path, count: int, what: str, *, as_json: bool) -> None:

@@ -104,6 +104,20 @@ def leaks(
     return pairs
 
 
+class Avoid:
+    """Tells training sessions that resemble a golden one, as they stream by."""
+
+    def __init__(self, sets: Iterable[tuple[str, Shingles]], threshold: float = THRESHOLD):
+        self._index = _Index(threshold)
+        for session_id, own in sets:
+            self._index.add(session_id, own)
+
+    def match(self, session: Session) -> Pair | None:
+        """The first golden session that ``session`` (the pair's ``right``) resembles."""
+        found = next(self._index.matches(text_shingles(session)), None)
+        return found and Pair(left=found[0], right=session.session_id, similarity=found[1])
+
+
 def drop_near_duplicates(sessions: Sequence[Session], threshold: float) -> tuple[list[Session], list[Pair]]:
     """The sessions without those that resemble one kept before them; a pair's ``right`` is the one left out."""
     index = _Index(threshold)
