@@ -9,6 +9,7 @@ from firstchair.rollout.desk.plans import PLANS
 from firstchair.rollout.desk.routing import REASONS
 from firstchair.rollout.desk.task import DeskTask
 from firstchair.rollout.desk.tasks import DRAWN, LEADS, make_tasks, rows_of
+from firstchair.rollout.desk.words import DISTRACTORS
 
 
 def test_equal_seeds_give_equal_bytes_and_other_seeds_other_tasks():
@@ -58,8 +59,6 @@ def test_a_request_is_read_the_way_it_was_meant():
 
 
 def test_no_distractor_is_a_request():
-    from firstchair.rollout.desk.words import DISTRACTORS
-
     assert [aside for aside in DISTRACTORS if candidates(aside)] == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from firstchair.chat.actions import Action, action_of
 from firstchair.chat.messages import Message
 from firstchair.core.jsontext import canonical
-from firstchair.rollout.desk.plans import Reply, Step
+from firstchair.rollout.desk.plans import Reply
 from firstchair.rollout.desk.routing import Decision
 from firstchair.rollout.desk.teacher import action_for, oracle
 from firstchair.traces.session import Session
@@ -46,9 +46,9 @@ def dimension_of(observed: Action, right: Decision) -> str:
     if isinstance(wanted, Reply):
         return _against_reply(observed, wanted)
     if not observed.calls:
-        return {"deliver": "share-file"}.get(
-            right.row, "memory" if wanted.tool == "MemoryRewrite" else "premature stop"
-        )
+        if right.row == "deliver":
+            return "share-file"
+        return "memory" if wanted.tool == "MemoryRewrite" else "premature stop"
     names = [call.name for call in observed.calls]
     if names == [wanted.tool]:
         arguments = observed.calls[0].parsed()
@@ -127,6 +127,3 @@ def _spec(action: Action) -> dict[str, Any]:
 def violations_of(messages: Sequence[Message]) -> tuple[str, ...]:
     """``row: dimension`` for every decision that broke the policy, in order."""
     return tuple(f"{found.decision.row}: {found.dimension}" for found in review(messages) if found.dimension)
-
-
-__all__ = ["Finding", "Step", "admits_failure", "corrections_of", "dimension_of", "review", "violations_of"]

@@ -191,6 +191,9 @@ def _ask_file(ext: str) -> Maker:
         if values.chance(0.35):
             path, rows = f"{stage.fresh(values.folder)}/{real.rpartition('/')[2]}", ("not_found", *rows)
         row = "pdf_question" if ext == "pdf" else "read_file"
+        if path != real and values.chance(0.15):  # it is nowhere
+            del stage.files[real]
+            return Scene("ask_file", {"key": key, "path": path}, (_denies(),), extra_rows=("not_found",), row=row)
         return Scene("ask_file", {"key": key, "path": path}, (_says(value),), extra_rows=rows, row=row)
 
     return make
