@@ -151,3 +151,23 @@ def _result_problem(session: Session, index: int, message: Message) -> CallProbl
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
+
+
+class ProblemCount(msgspec.Struct):
+    """Totals over many sessions, kept while they stream by."""
+
+    sessions: int = 0
+    bad_sessions: int = 0
+    calls: int = 0
+    problems: int = 0
+    by_kind: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def of(self, session: Session, problems: tuple[CallProblem, ...]) -> tuple[CallProblem, ...]:
+        """Count one session's problems, and hand them back."""
+        self.sessions += 1
+        self.calls += sum(len(message.tool_calls) for message in session.messages)
+        self.bad_sessions += bool(problems)
+        self.problems += len(problems)
+        for problem in problems:
+            self.by_kind[problem.kind] = self.by_kind.get(problem.kind, 0) + 1
+        return problems

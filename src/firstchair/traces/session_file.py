@@ -5,7 +5,7 @@ Both are streamed. A session names its tools by content id, and reading checks t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +115,15 @@ def write_sessions(
     sessions: Iterable[Session],
     catalogs: Mapping[str, tuple[Tool, ...]],
     *,
-    received: Mapping[str, str] | None = None,
+    received: Callable[[str], str | None] | None = None,
     force: bool = False,
 ) -> int:
     """Write an export directory, atomically; only catalogs that a session names are written. Returns the count.
 
-    Raises ``ConfigError`` when ``directory`` exists without ``force``, ``DataError`` for a session whose catalog
+    ``received`` gives the wire text of a tool list, where there is one. Raises ``ConfigError`` when ``directory``
+    exists without ``force``, ``DataError`` for a session whose catalog
     is not given.
     """
-    received = received or {}
     used: dict[str, None] = {}
     count = 0
     with atomic_dir(directory, force=force) as temporary:
@@ -144,8 +144,9 @@ def write_sessions(
                 if catalog_id:
                     tools = msgspec.Raw(tools_text(catalogs[catalog_id]).encode())
                     row: dict[str, Any] = {"catalog_id": catalog_id, "tools": tools}
-                    if catalog_id in received:
-                        row["received"] = received[catalog_id]
+                    wire = received(catalog_id) if received is not None else None
+                    if wire is not None:
+                        row["received"] = wire
                     out.write(msgspec.json.encode(row))
                     out.write(b"\n")
     return count

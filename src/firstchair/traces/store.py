@@ -251,10 +251,39 @@ class TraceStore:
         """All stored tool lists by id."""
         return {catalog_id: self.tools(catalog_id) for catalog_id in self.catalog_ids()}
 
+    def catalogs_in_use(self, **filters: Unpack[Filters]) -> dict[str, tuple[Tool, ...]]:
+        """The tool lists of the sessions that match, in order of their first session."""
+        column, seq = schema.sessions.c.catalog_id, schema.sessions.c.seq
+        query = (
+            select(column).where(column.is_not(None), *conditions(filters)).group_by(column).order_by(func.min(seq))
+        )
+        with reading(self._engine) as connection:
+            ids = connection.execute(query).scalars().all()
+        return {catalog_id: self.tools(catalog_id) for catalog_id in ids}
+
     def stats(self, **filters: Unpack[Filters]) -> StoreStats:
         """Counts over the sessions that match."""
         with reading(self._engine) as connection:
             return read_stats(connection, conditions(filters))
+
+
+class StoredTools(Mapping[str, tuple[Tool, ...]]):
+    """The tool lists of a store as a mapping that reads each when it is asked for."""
+
+    def __init__(self, store: TraceStore):
+        self._store = store
+
+    def __getitem__(self, catalog_id: str) -> tuple[Tool, ...]:
+        try:
+            return self._store.tools(catalog_id)
+        except ConfigError:
+            raise KeyError(catalog_id) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.catalog_ids())
+
+    def __len__(self) -> int:
+        return len(self._store.catalog_ids())
 
 
 _BODY_COLUMNS = (

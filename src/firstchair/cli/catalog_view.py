@@ -1,0 +1,104 @@
+"""How catalogs, call problems and lint findings are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from firstchair.catalog.catalog import Catalog, CatalogTool
+from firstchair.catalog.policy import Finding
+from firstchair.catalog.validate import CallProblem, ProblemCount
+from firstchair.cli.traces_view import print_json, table
+
+
+def print_catalog(catalog: Catalog, *, as_json: bool) -> None:
+    """Tools, skills and policy."""
+    if as_json:
+        print_json(catalog.model_dump(mode="json"))
+        return
+    console = Console()
+    state = "verified" if catalog.verified else "not verified"
+    console.print(Text(f"{catalog.name}: {len(catalog.tools)} tools, {len(catalog.skills)} skills, {state}"))
+    tools = table("tool", "kind", "fields (* required)", "matchers")
+    for tool in catalog.tools:
+        kind = tool.kind + (", read only" if tool.read_only else "")
+        matchers = ", ".join(f"{path}: {spec}" for path, spec in tool.matchers.items())
+        tools.add_row(Text(tool.name), kind, Text(_fields(tool)), Text(matchers))
+    console.print(tools)
+    if catalog.skills:
+        skills = table("skill", "scripts", "what it is for")
+        for skill in catalog.skills:
+            scripts = ", ".join(script.name for script in skill.scripts)
+            skills.add_row(Text(skill.name), Text(scripts), Text(skill.description))
+        console.print(skills)
+    if catalog.policy is not None:
+        policy = table("row", "intent", "route", "skill", "tie-breakers")
+        for row in catalog.policy.rows:
+            breakers = "; ".join(row.tie_breakers)
+            policy.add_row(Text(row.id), Text(row.intent), Text(row.route), Text(row.skill or ""), Text(breakers))
+        console.print(policy)
+
+
+def _fields(tool: CatalogTool) -> str:
+    required = set(tool.parameters.get("required", ()))
+    return ", ".join(
+        f"{name}{'*' if name in required else ''}: {_type(schema)}"
+        for name, schema in tool.parameters.get("properties", {}).items()
+    )
+
+
+def _type(schema: object) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    if "enum" in schema:
+        return "|".join(str(value) for value in schema["enum"])
+    kind = schema.get("type", "any")
+    return "|".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def print_problems(problems: Sequence[CallProblem], count: ProblemCount, *, as_json: bool) -> None:
+    """Problems and their totals."""
+    if as_json:
+        print_json({**msgspec.to_builtins(count), "list": msgspec.to_builtins(list(problems))})
+        return
+    console = Console()
+    if problems:
+        made = table("session", "#message", "tool", "problem", "path", "what is wrong")
+        for problem in problems:
+            made.add_row(
+                Text(problem.session_id),
+                str(problem.message_index),
+                Text(problem.tool),
+                problem.kind.replace("_", " "),
+                Text(problem.path),
+                Text(problem.message),
+            )
+        console.print(made)
+        if len(problems) < count.problems:
+            console.print(Text(f"{len(problems):,} of {count.problems:,} shown; --show N shows more"))
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {number:,}" for kind, number in sorted(count.by_kind.items()))
+    console.print(
+        Text(
+            f"{count.calls:,} calls in {count.sessions:,} sessions: "
+            + (f"{count.problems:,} problems in {count.bad_sessions:,} sessions ({kinds})" if kinds else "all fit")
+        )
+    )
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Lint findings."""
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+        return
+    console = Console()
+    if not findings:
+        console.print("nothing found")
+        return
+    made = table("", "place", "finding")
+    for finding in findings:
+        style = "red" if finding.severity == "error" else "yellow"
+        made.add_row(Text(finding.severity, style=style), Text(finding.place), Text(finding.message))
+    console.print(made)

@@ -1,0 +1,216 @@
+"""``firstchair traces``: import, list, show, export, count and delete recorded sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from firstchair.cli.session_options import AsJson, Force, Labels, Limit, SourceKind, UsedTool, parse_pairs
+
+if TYPE_CHECKING:
+    from firstchair.traces.session import Session
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Import, list, show, export and delete recorded sessions.\n\n"
+    "Sessions live in a store: a SQLite file (traces.db unless --store or FIRSTCHAIR_STORE says otherwise) or a "
+    "PostgreSQL database (postgresql://user@host/name).",
+)
+
+Store = Annotated[
+    str,
+    typer.Option("--store", envvar="FIRSTCHAIR_STORE", help="SQLite file, or a URL such as postgresql://me@host/db."),
+]
+Since = Annotated[str, typer.Option(help="Only sessions recorded at or after this ISO 8601 time.")]
+Until = Annotated[str, typer.Option(help="Only sessions recorded before this ISO 8601 time.")]
+Ids = Annotated[
+    list[str] | None, typer.Option("--session", metavar="ID", help="Only this session; may be given several times.")
+]
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Files of recordings (.gz too), or an export directory.")],
+    format_name: Annotated[
+        Literal["openai", "anthropic", "conversations", "tau", "otel", "firstchair"],
+        typer.Option("--format", help="What the files hold; see `docs/traces.md`."),
+    ],
+    store: Store = "traces.db",
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON list of tools for sessions that bring none (τ-bench keeps it apart).")
+    ] = None,
+    source: Annotated[
+        Literal["production", "scripted", "synthetic", "rollout"] | None,
+        typer.Option(help="Where the recordings come from, when the format's default is not it."),
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Put a label on every session.")
+    ] = None,
+    error_prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="How a failed tool result begins; may be given several times; '' for none."),
+    ] = None,
+    skip_bad: Annotated[int, typer.Option(min=0, help="Pass over up to this many bad records and list them.")] = 0,
+    skipped_file: Annotated[
+        Path | None, typer.Option(help="Where to list them; NAME.skipped.jsonl in this directory unless given.")
+    ] = None,
+    on_conflict: Annotated[
+        Literal["error", "keep", "replace"],
+        typer.Option(help="What to do when an id is in the store with other content."),
+    ] = "error",
+    as_it_goes: Annotated[
+        bool,
+        typer.Option("--as-it-goes", help="Commit batch by batch, not all or nothing; other writers get turns."),
+    ] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import recordings. A file goes in whole or not at all; importing it again adds nothing."""
+    from firstchair.cli.traces_view import print_imports
+    from firstchair.core.jsonl import SkipBad
+    from firstchair.traces.importers import ImportOptions
+    from firstchair.traces.importing import ImportReport, check_side_file, import_file, write_skipped
+    from firstchair.traces.store import TraceStore
+
+    labels = parse_pairs(label, "--label")
+    reports: list[ImportReport] = []
+    with TraceStore.open(store) as opened:
+        for file in files:
+            side = check_side_file(skipped_file, file, several=len(files) > 1, wanted=skip_bad > 0, force=force)
+            skip = SkipBad(allowed=skip_bad)
+            options = ImportOptions(
+                source=source,
+                labels=labels,
+                tools_path=tools,
+                error_prefixes=None if error_prefix is None else tuple(text for text in error_prefix if text),
+                skip=skip,
+            )
+            report = import_file(
+                opened, file, format_name, options, on_conflict=on_conflict, as_it_goes=as_it_goes, title=file.name
+            )
+            if skip.skipped:
+                write_skipped(side, skip.skipped, force=force)
+            reports.append(ImportReport.of(file, format_name, report, skip, side))
+        print_imports(reports, opened.url, as_json=as_json)
+
+
+@app.command("ls")
+def list_sessions(
+    store: Store = "traces.db",
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, in order of arrival."""
+    from firstchair.cli.traces_view import make_filters, print_listing
+    from firstchair.traces.store import TraceStore
+
+    filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, since, until)
+    with TraceStore.open(store, must_exist=True) as opened:
+        print_listing(opened.listing(limit=limit, **filters), opened.count(**filters), as_json=as_json)
+
+
+@app.command()
+def show(
+    session: Annotated[str, typer.Argument(help="The session's id.")],
+    store: Store = "traces.db",
+    full: Annotated[bool, typer.Option("--full", help="Do not shorten long texts.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one conversation."""
+    from firstchair.cli.traces_view import print_session
+    from firstchair.traces.store import TraceStore
+
+    with TraceStore.open(store, must_exist=True) as opened:
+        found = opened.get(session)
+        print_session(found, opened.tools(found.catalog_id), opened.origin(session), full=full, as_json=as_json)
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write: sessions.jsonl, catalogs.jsonl.")],
+    store: Store = "traces.db",
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    since: Since = "",
+    until: Until = "",
+    session: Ids = None,
+    limit: Limit = None,
+    force: Force = False,
+) -> None:
+    """Export sessions and their tools as JSON Lines; `traces import --format firstchair` reads them back."""
+    from firstchair.cli.traces_view import make_filters
+    from firstchair.core.progress import progress
+    from firstchair.traces.session_file import write_sessions
+    from firstchair.traces.store import StoredTools, TraceStore
+
+    filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, since, until, session)
+    with TraceStore.open(store, must_exist=True) as opened:
+        total = opened.count(**filters)
+        with progress("export", total if limit is None else min(limit, total), unit="sessions") as bar:
+
+            def reported() -> Iterator[Session]:
+                for found in opened.sessions(limit=limit, **filters):
+                    yield found
+                    bar.advance()
+
+            count = write_sessions(out, reported(), StoredTools(opened), received=opened.received, force=force)
+    typer.echo(f"{count:,} sessions written to {out}")
+
+
+@app.command()
+def stats(
+    store: Store = "traces.db",
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    since: Since = "",
+    until: Until = "",
+    as_json: AsJson = False,
+) -> None:
+    """Count sessions, turns, messages, calls, errors and tokens."""
+    from firstchair.cli.traces_view import make_filters, print_stats
+    from firstchair.traces.store import TraceStore
+
+    filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, since, until)
+    with TraceStore.open(store, must_exist=True) as opened:
+        print_stats(opened.stats(**filters), opened.url, as_json=as_json)
+
+
+@app.command()
+def delete(
+    store: Store = "traces.db",
+    labels: Labels = None,
+    source_kind: SourceKind = "",
+    tool: UsedTool = "",
+    since: Since = "",
+    until: Until = "",
+    session: Ids = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every session of the store.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete sessions for good."""
+    import json
+
+    from firstchair.cli.traces_view import make_filters
+    from firstchair.core.errors import ConfigError
+    from firstchair.traces.store import TraceStore
+
+    filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, since, until, session)
+    if bool(filters) == everything:
+        raise ConfigError("say which sessions: give --session or other filters, or --all alone for every one")
+    with TraceStore.open(store, must_exist=True) as opened:
+        count = opened.count(**filters)
+        if count and not yes and not typer.confirm(f"Delete {count:,} sessions from {opened.url}?"):
+            raise typer.Exit(1)
+        count = opened.delete(**filters)
+    typer.echo(json.dumps({"deleted": count}) if as_json else f"{count:,} sessions deleted")

@@ -1,0 +1,216 @@
+"""How stored sessions are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool, ToolCall
+from firstchair.core.jsontext import loads
+from firstchair.traces.filters import Filters
+from firstchair.traces.importing import ImportReport
+from firstchair.traces.session import Session
+from firstchair.traces.stats import StoreStats
+from firstchair.traces.store import SessionRow
+
+SHORT_CHARS = 1_200
+"""How much of one text is shown unless all of it is asked for."""
+
+
+def make_filters(
+    labels: dict[str, str], source: str, tool: str, since: str, until: str, ids: Sequence[str] | None = None
+) -> Filters:
+    """The given options as filters; options that were not given do not restrict."""
+    filters: Filters = {}
+    if labels:
+        filters["labels"] = labels
+    if source:
+        filters["source"] = source
+    if tool:
+        filters["tool"] = tool
+    if since:
+        filters["since"] = since
+    if until:
+        filters["until"] = until
+    if ids:
+        filters["session_ids"] = ids
+    return filters
+
+
+def print_json(value: Any) -> None:
+    """JSON for machines: one document, non-ASCII kept."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """An empty table in our look; columns that begin with ``#`` hold numbers."""
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for name in columns:
+        number = name.startswith("#")
+        # Numbers and ids are read whole or not at all; other text may wrap.
+        made.add_column(
+            name.removeprefix("#"),
+            justify="right" if number else "left",
+            no_wrap=number or name == "session",
+            overflow="fold",
+        )
+    return made
+
+
+def print_imports(reports: list[ImportReport], url: str, *, as_json: bool) -> None:
+    """What became of each file."""
+    if as_json:
+        print_json({"store": url, "files": msgspec.to_builtins(reports)})
+        return
+    console = Console()
+    made = table("file", "#added", "#here already", "#replaced", "#kept", "#skipped", "#messages")
+    for report in reports:
+        counts = (report.added, report.duplicates, report.replaced, report.kept, report.skipped, report.messages)
+        made.add_row(Text(report.path), *(f"{count:,}" for count in counts))
+    console.print(made)
+    for report in reports:
+        if report.skipped_file:
+            console.print(Text(f"{report.skipped} bad records are listed in {report.skipped_file}"))
+    console.print(Text(f"store: {url}"))
+
+
+def print_listing(rows: Iterable[SessionRow], total: int, *, as_json: bool) -> None:
+    """One line a session."""
+    if as_json:
+        print_json([{**row._asdict(), "labels": loads(row.labels)} for row in rows])
+        return
+    console = Console()
+    made = table("session", "source", "recorded", "#turns", "#messages", "#calls", "#errors", "labels")
+    shown = 0
+    for row in rows:
+        shown += 1
+        labels = " ".join(f"{name}={value}" for name, value in loads(row.labels).items())
+        counts = (row.num_turns, row.num_messages, row.num_tool_calls, row.num_tool_errors)
+        made.add_row(
+            Text(row.session_id), row.source, row.created_at[:19], *(f"{count:,}" for count in counts), Text(labels)
+        )
+    console.print(made)
+    if shown < total:
+        console.print(Text(f"{shown:,} of {total:,} sessions; --limit shows more, --label, --tool … choose"))
+    else:
+        console.print(Text(f"{total:,} sessions"))
+
+
+def print_stats(stats: StoreStats, url: str, *, as_json: bool) -> None:
+    """Counts, sources and tools."""
+    if as_json:
+        print_json({"store": url, **msgspec.to_builtins(stats)})
+        return
+    console = Console()
+    facts = table("", "#")
+    facts.show_header = False
+    for name in ("sessions", "turns", "messages", "tool_calls", "tool_errors", "model_calls", "model_errors"):
+        facts.add_row(name.replace("_", " "), f"{getattr(stats, name):,}")
+    for name in ("input", "output", "cache_read", "cache_write"):
+        facts.add_row(f"tokens {name.replace('_', ' ')}", f"{getattr(stats, f'tokens_{name}'):,}")
+    facts.add_row("cost", f"{stats.cost_usd:,.4f} USD")
+    facts.add_row("tool lists", f"{stats.catalogs:,}")
+    if stats.first_created_at:
+        facts.add_row("recorded", f"{stats.first_created_at[:19]} to {stats.last_created_at[:19]}")
+    console.print(facts)
+    sources = table("source", "#sessions")
+    for source, count in stats.by_source.items():
+        sources.add_row(source, f"{count:,}")
+    console.print(sources)
+    tools = table("tool", "#calls", "#errors", "#sessions")
+    for tool in stats.tools:
+        tools.add_row(Text(tool.tool), f"{tool.calls:,}", f"{tool.errors:,}", f"{tool.sessions:,}")
+    console.print(tools)
+    console.print(Text(f"store: {url}"))
+
+
+def print_session(session: Session, tools: tuple[Tool, ...], origin: str, *, full: bool, as_json: bool) -> None:
+    """One conversation, turn by turn."""
+    if as_json:
+        print_json({**msgspec.to_builtins(session), "tools": msgspec.to_builtins(tools), "origin": origin})
+        return
+    console = Console()
+    console.print(_head(session, tools, origin))
+    turn_at = {turn.start: number for number, turn in enumerate(session.turns, 1)}
+    call_names = {call.id: call.name for message in session.messages for call in message.tool_calls}
+    for index, message in enumerate(session.messages):
+        if index and index == session.context_end:
+            console.rule("recording begins", style="dim")
+        if index in turn_at:
+            console.rule(f"turn {turn_at[index]}", style="dim", align="left")
+        console.print(_panel(index, message, call_names, full=full))
+
+
+def _head(session: Session, tools: tuple[Tool, ...], origin: str) -> Table:
+    facts = table("", "")
+    facts.show_header = False
+    rows = {
+        "session": session.session_id,
+        "source": session.source,
+        "recorded": session.created_at,
+        "labels": " ".join(f"{name}={value}" for name, value in session.labels.items()),
+        "tools": ", ".join(tool.name for tool in tools),
+        "model": ", ".join(sorted({call.model for call in session.calls if call.model})),
+        "read from": origin,
+    }
+    for name, value in rows.items():
+        if value:
+            facts.add_row(name, Text(value))
+    return facts
+
+
+_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+
+def _panel(index: int, message: Message, call_names: dict[str, str], *, full: bool) -> Panel:
+    body = Text()
+    for part in message.content:
+        match part:
+            case TextPart():
+                _line(body, part.text, "", full=full)
+            case ThinkingPart():
+                _line(body, part.text, "dim italic", full=full)
+            case ImagePart():
+                _line(body, f"[image {part.url}]", "magenta", full=False, limit=120)
+            case RawPart():
+                _line(body, json.dumps(part.data, ensure_ascii=False), "magenta", full=full)
+            case CallMark():
+                _line(body, _call_text(message.tool_calls[part.index]), "bold", full=full)
+    if not any(isinstance(part, CallMark) for part in message.content):
+        for call in message.tool_calls:
+            _line(body, _call_text(call), "bold", full=full)
+    title = f"{index} {message.role}"
+    if message.role == "tool":
+        title += f" {message.name or call_names.get(message.tool_call_id or '', '')}"
+    if message.is_error:
+        title += " ERROR"
+    style = "red" if message.is_error else _STYLES[message.role]
+    return Panel(body, title=Text(title), title_align="left", border_style=style, box=box.ROUNDED)
+
+
+def _call_text(call: ToolCall) -> str:
+    parsed = call.parsed()
+    if parsed is None:
+        return f"→ {call.name} malformed: {call.arguments}"
+    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in parsed.items())
+    return f"→ {call.name}({arguments})"
+
+
+def _line(body: Text, text: str, style: str, *, full: bool, limit: int = SHORT_CHARS) -> None:
+    if body:
+        body.append("\n")
+    shown = text if full or len(text) <= limit else text[:limit]
+    # Control characters of a recording must not reach the terminal.
+    shown = "".join(char if char >= " " or char in "\n\t" else "\ufffd" for char in shown.replace("\x7f", "\ufffd"))
+    body.append(shown, style=style)
+    if len(shown) < len(text):
+        body.append(f" … {len(text) - len(shown):,} more characters (--full)", style="dim")

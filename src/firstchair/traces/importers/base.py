@@ -1,0 +1,252 @@
+"""What every importer takes and gives, and the steps that they share."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from firstchair.chat.messages import Message, Tool
+from firstchair.core.errors import DataError
+from firstchair.core.jsonl import SkipBad, read_lines
+from firstchair.core.jsontext import JsonProblem, loads_bytes
+from firstchair.traces.checks import check_session
+from firstchair.traces.redact import redact
+from firstchair.traces.session import Session, Source, catalog_id_of, turns_of
+from firstchair.traces.times import normal_time
+
+
+@dataclass
+class ImportOptions:
+    """How to read a file of foreign recordings."""
+
+    source: Source | None = None
+    """Overrides what the file or the format says."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Added to every session; the file's own labels win."""
+    tools_path: Path | None = None
+    """A JSON file with the tool list that sessions without one were offered."""
+    error_prefixes: tuple[str, ...] | None = None
+    """Texts that a failed tool result begins with; ``None`` is the format's own rule, ``()`` marks none."""
+    skip: SkipBad = field(default_factory=SkipBad)
+    on_bytes: Callable[[int], None] | None = None
+    """Hears the size of each block read."""
+
+
+class Imported(NamedTuple):
+    """One session read, with the tools that it was offered."""
+
+    session: Session
+    tools: tuple[Tool, ...]
+    origin: str = ""
+    """``file:line`` or ``file[record]``."""
+    received: str | None = None
+    """The tool list's wire text, byte for byte, where the file has it as such."""
+
+
+Importer = Callable[[Path, ImportOptions], Iterator[Imported]]
+
+_SAFE = re.compile(r"[^A-Za-z0-9._:@/+=#-]+")
+
+
+class Head(NamedTuple):
+    """The fields of a record beside its messages and tools."""
+
+    session_id: str
+    source: Source
+    created_at: str
+    labels: dict[str, Any]
+    meta: dict[str, Any]
+
+
+def read_head(row: Mapping[str, Any], options: ImportOptions, *, used: frozenset[str], default: Source) -> Head:
+    """The head of a record: ``session_id`` or ``id``, ``source``, ``created_at`` or ``timestamp``, ``labels``.
+
+    Every other field that the importer has not ``used`` goes to ``meta``, without credentials. A missing id is
+    left empty. Raises ``DataError`` with ``field``.
+    """
+    rest = {key: value for key, value in row.items() if key not in used}
+    session_id = _take_id(rest)
+    source = rest.pop("source", None) if rest.get("source") in _SOURCES else None
+    created = next((rest.pop(name) for name in ("created_at", "timestamp", "created") if name in rest), None)
+    labels = rest.pop("labels", {})
+    if not isinstance(labels, dict):
+        raise DataError(f"found {type(labels).__name__}; expected an object of names and values", field="labels")
+    return Head(
+        session_id=session_id,
+        source=options.source or source or default,
+        created_at=normal_time(created),
+        labels={**options.labels, **redact(labels)},
+        meta=redact(rest),
+    )
+
+
+_SOURCES = frozenset({"production", "scripted", "synthetic", "rollout"})
+
+
+def _take_id(rest: dict[str, Any]) -> str:
+    for name in ("session_id", "id"):
+        if name in rest:
+            value = rest.pop(name)
+            if isinstance(value, bool) or not isinstance(value, str | int):
+                raise DataError(f"found {type(value).__name__}; expected a text or an integer", field=name)
+            if value != "":
+                return str(value)
+    return ""
+
+
+def make_session(
+    head: Head, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, catalog_id: str | None, prefix: str
+) -> Session:
+    """A checked session; without an id it is named by its content, so that the same record has the same name."""
+    session = Session(
+        session_id=head.session_id,
+        source=head.source,
+        created_at=head.created_at,
+        catalog_id=catalog_id_of(tools) if catalog_id is None else catalog_id,
+        messages=messages,
+        turns=turns_of(messages),
+        labels=head.labels,
+        meta=head.meta,
+    )
+    if not session.session_id:
+        name = content_name(messages, session.catalog_id, head.meta)
+        session = msgspec.structs.replace(session, session_id=f"{prefix}{name}")
+    check_session(session)
+    return session
+
+
+def content_name(*parts: Any) -> str:
+    """16 hex digits of what was recorded (not of labels that the caller lays over)."""
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+
+
+def safe_id(text: str) -> str:
+    """``text`` as an id: runs of other characters become one dash."""
+    return _SAFE.sub("-", text).strip("-")[:256]
+
+
+def mark_errors(messages: tuple[Message, ...], prefixes: tuple[str, ...]) -> tuple[Message, ...]:
+    """Tool messages whose text begins with one of ``prefixes``, flagged as errors."""
+    if not prefixes or not any(message.role == "tool" for message in messages):
+        return messages
+    return tuple(
+        msgspec.structs.replace(message, is_error=True)
+        if message.role == "tool" and not message.is_error and message.text.startswith(prefixes)
+        else message
+        for message in messages
+    )
+
+
+def import_lines(path: Path, options: ImportOptions, convert: Callable[[bytes, str], Imported]) -> Iterator[Imported]:
+    """Run ``convert`` over the lines of a JSON Lines file; bad ones go to ``options.skip``."""
+    seen = False
+    for number, raw in read_lines(path, on_bytes=options.on_bytes):
+        seen = True
+        try:
+            if isinstance(raw, DataError):
+                raise raw
+            imported = convert(raw, f"{path}:{number}")
+        except DataError as error:
+            options.skip.take(error.at(str(path), number))
+            continue
+        yield imported
+    if not seen:
+        raise empty_file(path)
+
+
+def empty_file(path: Path) -> DataError:
+    """The error for a file without a record."""
+    return DataError("found no record; expected at least one; check that this is the right file", path=str(path))
+
+
+def load_json_file(path: Path) -> Any:
+    """A small JSON file, strictly. Raises ``DataError``."""
+    try:
+        raw = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise DataError(f"cannot read: {error.strerror}; check the path", path=str(path)) from None
+    try:
+        return loads_bytes(raw)
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 at byte {error.start}; save the file as UTF-8", path=str(path)) from None
+    except JsonProblem as error:
+        raise DataError(f"not strict JSON: {error}", path=str(path)) from None
+
+
+class ToolLists:
+    """Tool lists by their wire text: a harness repeats one list in every record, and it is read once."""
+
+    _LIMIT = 256
+
+    def __init__(self, read: Callable[[Any], tuple[Tool, ...]]):
+        self._read = read
+        self._known: dict[bytes, tuple[tuple[Tool, ...], str]] = {}
+
+    def of_text(self, raw: bytes) -> tuple[tuple[Tool, ...], str]:
+        """The tools and the catalog id of a wire text. Raises ``DataError``."""
+        found = self._known.get(raw)
+        if found is None:
+            try:
+                value = loads_bytes(raw)
+            except (JsonProblem, UnicodeDecodeError) as error:
+                raise DataError(f"not strict JSON: {error}", field="tools") from None
+            found = self.of_value(value)
+            if len(self._known) >= self._LIMIT:
+                self._known.clear()
+            self._known[raw] = found
+        return found
+
+    def of_value(self, value: Any) -> tuple[tuple[Tool, ...], str]:
+        """The tools and the catalog id of a parsed list. Raises ``DataError``."""
+        tools = self._read(value)
+        return tools, catalog_id_of(tools)
+
+
+class _ToolsField(msgspec.Struct):
+    tools: msgspec.Raw = msgspec.Raw()
+
+
+_tools_decoder = msgspec.json.Decoder(_ToolsField)
+_WORTH_CUTTING = 256
+
+
+def cut_tools(line: bytes) -> tuple[bytes, bytes | None]:
+    """A record's line with its top-level ``tools`` replaced by ``null``, and their text; ``None`` when not cut.
+
+    The list is often most of the line. It is cut only where its text occurs once, so that the right one goes.
+    """
+    try:
+        raw = bytes(_tools_decoder.decode(line).tools)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return line, None
+    if len(raw) < _WORTH_CUTTING or raw[:1] != b"[":
+        return line, None
+    start = line.find(raw)
+    if line.find(raw, start + 1) != -1:
+        return line, None
+    return line[:start] + b"null" + line[start + len(raw) :], raw
+
+
+def tools_of_row(lists: ToolLists, row: Mapping[str, Any], cut: bytes | None) -> tuple[tuple[Tool, ...], str]:
+    """The tools of a record whose line went through ``cut_tools``."""
+    if cut is not None:
+        return lists.of_text(cut)
+    value = row.get("tools")
+    return lists.of_value(value) if value else ((), "")
+
+
+def default_tools(options: ImportOptions, lists: ToolLists) -> tuple[tuple[Tool, ...], str]:
+    """The tools of ``--tools``, or none. Raises ``DataError`` naming that file."""
+    if options.tools_path is None:
+        return (), ""
+    value = load_json_file(options.tools_path)
+    try:
+        return lists.of_value(value)
+    except DataError as error:
+        raise error.at(str(options.tools_path)) from None

@@ -1,0 +1,115 @@
+"""One import: a file of recordings into the store, all of it or nothing, with what was passed over listed beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from firstchair.chat.messages import Tool
+from firstchair.core.atomic import refuse_existing
+from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.jsonl import SkipBad, write_jsonl
+from firstchair.core.progress import progress
+from firstchair.traces.importers import ImportOptions, importer
+from firstchair.traces.session_file import sessions_path
+from firstchair.traces.store import AddReport, NewSession, OnConflict, TraceStore
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a file."""
+
+    path: str
+    format: str
+    added: int
+    duplicates: int
+    replaced: int
+    kept: int
+    messages: int
+    skipped: int
+    skipped_file: str | None = None
+    """Where the bad records are listed, when there are any."""
+
+    @classmethod
+    def of(cls, path: Path, format_name: str, report: AddReport, skip: SkipBad, side: Path) -> ImportReport:
+        """The report of one file from what the store and the reader counted."""
+        return cls(
+            path=str(path),
+            format=format_name,
+            **msgspec.structs.asdict(report),
+            skipped=len(skip.skipped),
+            skipped_file=str(side) if skip.skipped else None,
+        )
+
+
+def import_file(
+    store: TraceStore,
+    path: Path,
+    format_name: str,
+    options: ImportOptions,
+    *,
+    on_conflict: OnConflict = "error",
+    as_it_goes: bool = False,
+    title: str = "import",
+) -> AddReport:
+    """Import ``path`` into ``store``, with a progress bar over the file's bytes.
+
+    Everything is one transaction, so that a bad record, Ctrl-C, a kill or a full disk leaves nothing behind; with
+    ``as_it_goes`` every batch is committed, which lets other writers in between. What ``options.skip`` takes is
+    left out. Raises ``DataError`` at the first record beyond that.
+    """
+    read = importer(format_name)
+    catalogs: dict[str, tuple[Tool, ...]] = {}
+    received: dict[str, str] = {}
+
+    def sessions() -> Iterator[NewSession]:
+        for imported in read(path, options):
+            session = imported.session
+            if session.catalog_id:
+                catalogs[session.catalog_id] = imported.tools
+                if imported.received is not None:
+                    received[session.catalog_id] = imported.received
+            yield NewSession(session, imported.origin, checked=True)
+
+    with progress(title, _size(path, format_name), unit="B") as bar:
+        options.on_bytes = bar.advance
+
+        def written(report: AddReport) -> None:
+            # The batch is in the database; its tool lists need not be held any longer.
+            catalogs.clear()
+            received.clear()
+            bar.advance(0, note=f"{report.messages:,} messages")
+
+        return store.add(
+            sessions(),
+            catalogs,
+            received=received,
+            on_conflict=on_conflict,
+            atomic=not as_it_goes,
+            skip=options.skip,
+            on_batch=written,
+        )
+
+
+def _size(path: Path, format_name: str) -> int:
+    file = sessions_path(path) if format_name == "firstchair" else path
+    return file.stat().st_size if file.is_file() else 0
+
+
+def check_side_file(given: Path | None, file: Path, *, several: bool, wanted: bool, force: bool) -> Path:
+    """Where the bad records of ``file`` are to be listed. Raises ``ConfigError`` early when it is taken."""
+    if given is not None and several:
+        raise ConfigError("--skipped-file names one file and there are several to import; leave it out")
+    side = given or Path(f"{file.name}.skipped.jsonl")
+    if wanted:
+        refuse_existing(side, force=force)
+    return side
+
+
+def write_skipped(path: Path, skipped: list[DataError], *, force: bool) -> int:
+    """List bad records, one JSON object a line: where, which field, why; never their content."""
+    rows = (
+        {"path": error.path, "line": error.line, "field": error.field, "reason": error.reason} for error in skipped
+    )
+    return write_jsonl(path, rows, force=force)
