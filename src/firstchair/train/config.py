@@ -1,0 +1,231 @@
+"""Recipes of the trainer: one YAML file is one frozen model, and its defaults are the tested setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from firstchair.core.config import Strict
+from firstchair.core.jsontext import content_id
+
+OverLong = Literal["error", "skip", "truncate-left-keep-last"]
+Layout = Literal["auto", "packed", "padded"]
+Reduction = Literal["token", "sample"]
+ScheduleKind = Literal["cosine", "linear", "constant"]
+Tracker = Literal["mlflow", "wandb", "trackio"]
+
+
+class SftData(Strict):
+    """What is learnt from, and what the loss is measured on."""
+
+    train: Path
+    """SFT records, JSONL (``.gz`` too)."""
+    dev: Path | None = None
+    """Held-out SFT records; their loss is measured at the start, every ``eval.every`` steps and at the end."""
+    template: str | None = None
+    """A pinned template or a ``.jinja`` file instead of the model's own."""
+    tool_format: str | None = None
+    """Tool-call syntax; what the template shows when left out."""
+    history: Literal["segment", "strict"] = "segment"
+    """What to do where the template rewrites earlier turns: one row per stretch that serving sees, or an error."""
+    max_tokens: int = Field(default=4096, ge=2)
+    """Longest row, in tokens; what is longer goes by ``over_long``."""
+    over_long: OverLong = "error"
+    """``truncate-left-keep-last`` keeps the end, from a message border on where that leaves something to learn."""
+    skip_bad: int = Field(default=0, ge=0)
+    """How many unreadable lines may be passed over; each is listed."""
+    min_rows: int = Field(default=1, ge=1)
+    """Refuse to train on fewer rows."""
+    min_trained_tokens: int = Field(default=1, ge=1)
+    """Refuse to train on fewer tokens in the loss."""
+    workers: int = Field(default=0, ge=0)
+    """Processes that render and tokenise; 0 does it in this one."""
+    cache: Path | None = None
+    """Where token files are kept for other runs; by default they live in the run directory."""
+
+
+class Batch(Strict):
+    """One optimizer step, and how it is cut to fit memory. Cutting never changes the numbers."""
+
+    sessions: int = Field(default=16, ge=1)
+    """Rows of one optimizer step, over all processes."""
+    micro_tokens: int = Field(default=8192, ge=2)
+    """Most tokens of one forward pass (padding included)."""
+    layout: Layout = "auto"
+    """``packed``: rows end to end without padding and without seeing each other. ``padded``: rows of similar length
+    side by side; for architectures that carry state over a row's border. ``auto`` tries packing on the model."""
+    reduction: Reduction = "token"
+    """``token``: every trained token weighs the same. ``sample``: every row weighs the same."""
+
+
+class FullMethod(Strict):
+    """Train every weight."""
+
+    type: Literal["full"] = "full"
+
+
+class LoraMethod(Strict):
+    """Train low-rank adapters; the base stays as it is."""
+
+    type: Literal["lora"] = "lora"
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    """The update is scaled by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    """Names of linear modules (``q_proj``), or all of them but the LM head."""
+
+
+class AdamW(Strict):
+    """AdamW; weight decay acts on matrices, not on norms and biases."""
+
+    type: Literal["adamw"] = "adamw"
+    lr: float = Field(default=1e-4, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class Muon(Strict):
+    """Orthogonalised momentum for the matrices inside the blocks; AdamW for embeddings, head, norms and biases.
+
+    The step of a matrix is scaled to AdamW's usual size (0.2 × sqrt of its longer side), so rates compare.
+    """
+
+    type: Literal["muon"] = "muon"
+    lr: float = Field(default=1e-3, gt=0)
+    """Of the matrices."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    adamw_lr: float = Field(default=1e-3, gt=0)
+    """Of everything else."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+
+
+class Schedule(Strict):
+    """Learning rate over steps: warm up from 0, then decay to ``floor`` × peak."""
+
+    kind: ScheduleKind = "cosine"
+    warmup_ratio: float = Field(default=0.03, ge=0, lt=1)
+    """Part of all steps; rounded up to whole steps when not 0."""
+    floor: float = Field(default=0.1, ge=0, le=1)
+    """What is left of the rate at the last step; constant schedules have none."""
+
+
+class EvalNll(Strict):
+    """When the held-out loss is measured; always at the start and at the end."""
+
+    every: int | None = Field(default=None, ge=1)
+    """Steps between measurements."""
+    micro_tokens: int | None = Field(default=None, ge=2)
+    """Tokens of one forward pass; ``batch.micro_tokens`` when left out."""
+
+
+class Save(Strict):
+    """Checkpoints to resume from."""
+
+    every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints; one is always written at the end and on Ctrl-C."""
+    keep: int = Field(default=2, ge=1)
+    """How many of the newest stay."""
+
+
+class Log(Strict):
+    """Trackers beside ``metrics.jsonl``, which is always written."""
+
+    trackers: tuple[Tracker, ...] = ()
+    project: str = "firstchair"
+    name: str | None = None
+    """Name of the run; the name of the run directory when left out."""
+
+
+class SftRecipe(Strict):
+    """Supervised fine-tuning on recorded sessions."""
+
+    model: Path
+    """Directory of the base model, its tokenizer and its chat template."""
+    out: Path
+    """Run directory; ``model/`` in it is the result."""
+    data: SftData
+    method: Annotated[FullMethod | LoraMethod, Field(discriminator="type")] = FullMethod()
+    batch: Batch = Batch()
+    optimizer: Annotated[AdamW | Muon, Field(discriminator="type")] = AdamW()
+    schedule: Schedule = Schedule()
+    epochs: float = Field(default=1.0, gt=0)
+    max_steps: int | None = Field(default=None, ge=1)
+    """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """Largest norm of the whole gradient; ``null`` for no clipping."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """``bf16`` multiplies matrices in bfloat16 and keeps weights, gradients and the optimizer in float32."""
+    base_precision: Literal["fp32", "bf16"] = "fp32"
+    """How frozen weights are held; only LoRA has any."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = Field(default=0, ge=0)
+    eval: EvalNll = EvalNll()
+    save: Save = Save()
+    log: Log = Log()
+
+    @model_validator(mode="after")
+    def _fits(self) -> SftRecipe:
+        if self.batch.micro_tokens < self.data.max_tokens:
+            raise ValueError(
+                f"batch.micro_tokens ({self.batch.micro_tokens}) must be at least data.max_tokens "
+                f"({self.data.max_tokens}), or the longest row does not fit; raise the first or lower the second"
+            )
+        if self.eval.micro_tokens is not None and self.eval.micro_tokens < self.data.max_tokens:
+            raise ValueError(
+                f"eval.micro_tokens ({self.eval.micro_tokens}) must be at least data.max_tokens "
+                f"({self.data.max_tokens}); raise it or leave it out"
+            )
+        if self.base_precision != "fp32" and self.method.type != "lora":
+            raise ValueError(
+                "base_precision is bf16, but only LoRA has frozen weights; leave it out or use method.type=lora"
+            )
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """Every field with its value, as JSON."""
+        return self.model_dump(mode="json")
+
+    def sha256(self) -> str:
+        """Hash of every field that shapes the result: all but where it is written and what is logged."""
+        return content_id(self.shaping())
+
+    def shaping(self) -> dict[str, Any]:
+        """The fields that a resumed run must share with the run it resumes."""
+        fields = self.resolved()
+        for name in ("out", "save", "log"):
+            del fields[name]
+        del fields["data"]["workers"], fields["data"]["cache"]
+        return fields
+
+
+class TinyRecipe(Strict):
+    """A model of 1 to 5 million random weights with its own tokenizer, for the demo, for tests and for benchmarks."""
+
+    corpus: tuple[Path, ...] = Field(min_length=1)
+    """SFT records; the tokenizer learns from their rendered text."""
+    out: Path
+    vocab_size: int = Field(default=3072, ge=300)
+    hidden: int = Field(default=128, ge=8)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1)
+    intermediate: int = Field(default=384, ge=8)
+    max_positions: int = Field(default=16384, ge=16)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _divides(self) -> TinyRecipe:
+        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
+            raise ValueError(
+                f"hidden ({self.hidden}) must be an even multiple of heads ({self.heads}), the width of a head"
+            )
+        return self

@@ -1,0 +1,94 @@
+"""Can this model be packed? Asked of the model itself, before training, on a few random rows.
+
+Models that carry state from token to token (state-space layers, short convolutions) leak it over the border between
+two packed rows, silently. The same question tells whether hidden states at chosen places and the LM head alone give
+the log-probabilities that the model's own forward pass gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firstchair.core.errors import ConfigError
+from firstchair.train.batching import collate
+from firstchair.train.config import Layout
+from firstchair.train.examples import Example
+from firstchair.train.scorer import TokenScorer
+
+PROBE_LENGTHS = (9, 17, 6)
+
+
+def choose_layout(scorer: TokenScorer, wanted: Layout) -> bool:
+    """Whether batches are packed. ``auto`` packs when packed rows score as they do alone.
+
+    Raises ``ConfigError`` when packing is asked for and leaks, or when the model's scores cannot be reproduced.
+    """
+    examples = probe_examples(scorer.head_width)
+    own = reference_logprobs(scorer, examples)
+    tolerance = 2e-3 if next(scorer.parameters()).dtype == torch.float32 else 0.15
+    padded = _difference(scorer, examples, own, packed=False)
+    name = type(scorer.causal_lm).__name__
+    if padded is None or padded > tolerance:
+        raise ConfigError(
+            f"model: {name}: scores from its backbone and LM head differ from its own forward pass by "
+            f"{padded if padded is not None else 'an error'}; this architecture cannot be trained here"
+        )
+    if wanted == "padded":
+        return False
+    packed = _difference(scorer, examples, own, packed=True)
+    if packed is not None and packed <= tolerance:
+        return True
+    if wanted == "packed":
+        raise ConfigError(
+            f"batch.layout: found packed, but rows of {name} see each other when packed (log-probabilities differ by "
+            f"{packed if packed is not None else 'an error'}); set batch.layout=padded"
+        )
+    return False
+
+
+def probe_examples(vocab_size: int) -> list[Example]:
+    """Rows of random ids, everything but the first token trained."""
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(0, vocab_size, length).astype(np.int32) for length in PROBE_LENGTHS]
+    return [Example(ids, np.arange(len(ids)) > 0) for ids in rows]
+
+
+def reference_logprobs(scorer: TokenScorer, examples: Sequence[Example]) -> Tensor:
+    """Log-probabilities of trained tokens by the model's own forward pass, row by row: ``[K]`` float32, no graph."""
+    found = []
+    with torch.no_grad(), _Evaluating(scorer):
+        for example in examples:
+            ids = torch.from_numpy(example.ids.astype(np.int64))[None].to(scorer.device)
+            logits = scorer.model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+            mask = torch.from_numpy(example.loss_mask[1:]).to(scorer.device)
+            found.append(logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0][mask])
+    return torch.cat(found)
+
+
+def _difference(scorer: TokenScorer, examples: Sequence[Example], own: Tensor, *, packed: bool) -> float | None:
+    """Largest difference from ``own``; ``None`` when the model refuses the layout."""
+    try:
+        with torch.no_grad(), _Evaluating(scorer):
+            scores = scorer(collate(examples, packed=packed).to(scorer.device))
+    except (NotImplementedError, TypeError):
+        return None
+    return float((scores - own).abs().max())
+
+
+class _Evaluating:
+    """Evaluation mode and full precision within the block, what was before after it."""
+
+    def __init__(self, scorer: TokenScorer):
+        self.scorer, self.training, self.autocast = scorer, scorer.training, scorer.autocast
+
+    def __enter__(self) -> None:
+        self.scorer.eval()
+        self.scorer.autocast = None
+
+    def __exit__(self, *error: object) -> None:
+        self.scorer.train(self.training)
+        self.scorer.autocast = self.autocast

@@ -1,0 +1,191 @@
+"""Loading a base model for training, and writing what was trained so that transformers and vLLM load it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from firstchair.chat.renderer import Renderer
+from firstchair.core.atomic import atomic_dir
+from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.train import attention
+from firstchair.train.config import FullMethod, LoraMethod
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def pick_device(wanted: str) -> torch.device:
+    """``auto`` is CUDA when there is one. Raises ``ConfigError`` when CUDA is asked for and missing."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: found cuda, and torch sees none; set device=cpu, or install a CUDA build of torch")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def model_vocab_size(directory: Path) -> int:
+    """Rows of the embedding table, from ``config.json`` alone."""
+    from transformers import AutoConfig
+
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"{directory}: no config.json; expected a model directory as save_pretrained writes it")
+    try:
+        return int(AutoConfig.from_pretrained(directory, local_files_only=True).get_text_config().vocab_size)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{directory}: config.json cannot be used: {error}") from None
+
+
+def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
+    """A transformers causal LM with the attention of ``firstchair.train.attention``, in training mode.
+
+    Raises ``ConfigError`` when the directory is not a model that transformers can read.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"{directory}: no config.json; expected a model directory as save_pretrained writes it")
+    if (directory / "adapter_config.json").is_file():
+        raise ConfigError(f"{directory}: an adapter, not a model; merge it first with `firstchair train merge`")
+    try:
+        with _quiet():
+            model = AutoModelForCausalLM.from_pretrained(
+                directory, dtype=DTYPES[precision], attn_implementation=attention.install(), local_files_only=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"{directory}: the model cannot be loaded: {error}") from None
+    return model.to(device).train()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars of transformers: our own are enough."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def apply_method(model: Any, method: FullMethod | LoraMethod, *, gradient_checkpointing: bool) -> Any:
+    """Make trainable what ``method`` trains; LoRA wraps the model in PEFT.
+
+    Raises ``ConfigError`` when no linear module has one of the target names.
+    """
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if isinstance(method, FullMethod):
+        model.requires_grad_(True)
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    targets = method.targets if isinstance(method.targets, str) else list(method.targets)
+    config = LoraConfig(
+        r=method.rank,
+        lora_alpha=method.alpha,
+        lora_dropout=method.dropout,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        linear = sorted(
+            {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        )
+        raise ConfigError(f"method.targets: {error} Linear modules here: {', '.join(linear)}") from None
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """All parameters and the trained ones; tied ones count once."""
+    parameters = list(model.parameters())
+    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+
+
+def export_model(model: Any, renderer: Renderer, directory: Path, *, base: Path, force: bool = False) -> None:
+    """Write weights (or the adapter), config, tokenizer and the chat template that was trained with.
+
+    Full weights go out in the type that the base model is stored in. Raises ``RunFailed`` when the disk refuses, or
+    when what was written does not read back as what is in memory.
+    """
+    import json
+
+    from safetensors import SafetensorError, safe_open
+
+    stored = _stored_dtype(base)
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        with atomic_dir(directory, force=force) as temporary, _quiet():
+            if hasattr(model, "peft_config"):
+                model.save_pretrained(temporary)
+            else:
+                state = {name: value.detach().to("cpu", stored) for name, value in model.state_dict().items()}
+                model.save_pretrained(temporary, state_dict=state)
+                config = json.loads((temporary / "config.json").read_text(encoding="utf-8"))
+                config["dtype"] = str(stored).removeprefix("torch.")
+                (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+                tensors = {name: state[name] for name, _ in model.named_parameters()}
+            save_tokenizer(renderer, temporary)
+            found = 0
+            for file in temporary.glob("*.safetensors"):
+                with safe_open(file, "pt") as handle:
+                    for name in handle.keys():  # noqa: SIM118 - not a dict
+                        found += 1
+                        if name in tensors and not torch.equal(handle.get_tensor(name), tensors[name]):
+                            raise RunFailed(
+                                f"{directory}: {name} reads back changed; check the disk and export again"
+                            )
+            if not found:
+                raise RunFailed(f"{directory}: no weights were written; this is a bug")
+    except (SafetensorError, RuntimeError) as error:
+        raise RunFailed(f"cannot write {directory}: {error}; free space and resume") from error
+
+
+def save_tokenizer(renderer: Renderer, directory: Path) -> None:
+    """The tokenizer's files, with the renderer's template as its chat template."""
+    before = renderer.tokenizer.chat_template
+    renderer.tokenizer.chat_template = renderer.template.text
+    try:
+        renderer.tokenizer.save_pretrained(directory)
+    finally:
+        renderer.tokenizer.chat_template = before
+
+
+def _stored_dtype(base: Path) -> torch.dtype:
+    from transformers import AutoConfig
+
+    dtype = AutoConfig.from_pretrained(base, local_files_only=True).dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: bool = False) -> None:
+    """Write the full model that ``adapter`` and its base make together.
+
+    ``base`` replaces the path that the adapter remembers. Raises ``ConfigError`` when either cannot be read.
+    """
+    import json
+
+    from peft import PeftModel
+
+    config = adapter / "adapter_config.json"
+    if not config.is_file():
+        raise ConfigError(f"{adapter}: no adapter_config.json; expected the model/ folder of a LoRA run")
+    base = base or Path(json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
+    if not (base / "config.json").is_file():
+        raise ConfigError(f"{adapter}: its base {base} is not here; pass --base with the base model's directory")
+    model = load_base(base, precision="fp32", device=torch.device("cpu"))
+    try:
+        merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ConfigError(f"{adapter}: does not fit {base}: {error}") from None
+    has_tokenizer = (adapter / "tokenizer.json").is_file()
+    export_model(merged, Renderer.from_pretrained(adapter if has_tokenizer else base), out, base=base, force=force)

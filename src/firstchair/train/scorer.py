@@ -1,0 +1,87 @@
+"""A causal language model as the trainer sees it: log-probabilities of the trained tokens, and nothing else computed.
+
+The backbone runs over all tokens; the LM head only over the places that predict a trained token. Everything goes
+through ``forward``, so that wrappers for many processes see one module.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from firstchair.train.batching import MicroBatch
+
+HEAD_CHUNK_ELEMENTS = 1 << 26
+"""Logits computed at once (tokens × vocabulary), 256 MB in float32; more is cut, and recomputed going backwards."""
+
+
+class TokenScorer(nn.Module):
+    """Scores tokens with ``model`` (a transformers causal LM, bare or wrapped by PEFT)."""
+
+    def __init__(self, model: Any, *, autocast: torch.dtype | None = None, chunk_elements: int = HEAD_CHUNK_ELEMENTS):
+        """``autocast``: matrices are multiplied in this type; ``None`` computes in the type of the weights."""
+        super().__init__()
+        self.model = model
+        self.autocast = autocast
+        self.chunk_elements = chunk_elements
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def causal_lm(self) -> Any:
+        """The transformers model itself; adapters live inside its layers."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def head(self) -> nn.Module:
+        """The module from hidden states to logits."""
+        module = self.causal_lm.get_output_embeddings()
+        assert isinstance(module, nn.Module)
+        return module
+
+    def precision(self) -> AbstractContextManager[None]:
+        """The context in which forward passes run."""
+        return torch.autocast(
+            self.device.type, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None
+        )
+
+    def hidden(self, batch: MicroBatch) -> Tensor:
+        """Last hidden states at ``batch.keep_K``, ``[K, H]``."""
+        rows = {"row_lengths": batch.lengths} if batch.packed else {}
+        out = self.causal_lm.base_model(input_ids=batch.ids, position_ids=batch.positions, use_cache=False, **rows)
+        states: Tensor = out.last_hidden_state.flatten(0, 1)
+        return states[batch.keep_K]
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """Log-probability of every trained token at temperature 1: ``[K]`` float32, nats."""
+        with self.precision():
+            hidden = self.hidden(batch)
+            rows = max(self.chunk_elements // self.head_width, 1)
+            if len(hidden) <= rows:
+                return token_logprobs(self.head, hidden, batch.targets_K)
+            pieces = zip(torch.split(hidden, rows), torch.split(batch.targets_K, rows), strict=True)
+            return torch.cat(
+                [
+                    checkpoint(token_logprobs, self.head, piece, targets, use_reentrant=False)
+                    for piece, targets in pieces
+                ]
+            )
+
+    @property
+    def head_width(self) -> int:
+        """Logits of one position."""
+        return int(self.causal_lm.config.get_text_config().vocab_size)
+
+
+def token_logprobs(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
+    """``log softmax(head(hidden))[targets]``: ``hidden`` ``[K, H]``, ``targets`` ``[K]`` int64; ``[K]`` float32."""
+    logits: Tensor = head(hidden)
+    return -functional.cross_entropy(logits.float(), targets, reduction="none")

@@ -1,0 +1,108 @@
+"""What a fine-tuning run reads before it trains: renderer, tokens, model; each checked."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from firstchair.chat.renderer import Renderer
+from firstchair.core.errors import DataError
+from firstchair.train.config import SftRecipe
+from firstchair.train.layouts import choose_layout
+from firstchair.train.models import apply_method, load_base, model_vocab_size, pick_device
+from firstchair.train.run_dir import RunDir
+from firstchair.train.scorer import TokenScorer
+from firstchair.train.sources import EpochSource
+from firstchair.train.token_sets import TokenSet
+from firstchair.train.tokenising import ProgressMaker, TokenRules, build_token_set, token_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything read and checked before the model is touched."""
+
+    renderer: Renderer
+    train: TokenRules
+    dev: TokenRules | None
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """The model, ready to train."""
+
+    scorer: TokenScorer
+    packed: bool
+
+
+def read_inputs(recipe: SftRecipe) -> Inputs:
+    vocab_size = model_vocab_size(recipe.model)
+    data = recipe.data
+    renderer = Renderer.from_pretrained(recipe.model, data.template, data.tool_format)
+    rules = token_rules(data.train, data, recipe.model, renderer, vocab_size)
+    dev = token_rules(data.dev, data, recipe.model, renderer, vocab_size) if data.dev is not None else None
+    return Inputs(renderer, rules, dev)
+
+
+def read_tokens(
+    recipe: SftRecipe, inputs: Inputs, run: RunDir, progress: ProgressMaker
+) -> tuple[TokenSet, TokenSet | None]:
+    """Both splits as tokens. Raises ``DataError`` when one is empty or below the floors."""
+    data = recipe.data
+    sets: list[TokenSet | None] = []
+    for split, rules in (("train", inputs.train), ("dev", inputs.dev)):
+        if rules is None:
+            sets.append(None)
+            continue
+        directory = run.tokens(split, data.cache, rules.source)
+        found = build_token_set(rules, directory, renderer=inputs.renderer, workers=data.workers, progress=progress)
+        rows, trained = (data.min_rows, data.min_trained_tokens) if split == "train" else (1, 1)
+        if len(found) < rows or found.counts.trained_tokens < trained:
+            raise DataError(
+                f"{len(found):,} rows with {found.counts.trained_tokens:,} trained tokens; expected at least "
+                f"{rows:,} rows and {trained:,} tokens (data.min_rows, data.min_trained_tokens); "
+                f"{found.counts.skipped + found.counts.emptied} rows were too long",
+                path=str(rules.path),
+            )
+        sets.append(found)
+    train, dev = sets
+    assert train is not None
+    return train, dev
+
+
+def epoch_source(recipe: SftRecipe, train: TokenSet) -> EpochSource:
+    return EpochSource(
+        train,
+        per_step=recipe.batch.sessions,
+        epochs=recipe.epochs,
+        max_steps=recipe.max_steps,
+        seed=recipe.seed,
+    )
+
+
+def load_learner(recipe: SftRecipe, inputs: Inputs, rank: int = 0) -> Learner:
+    device = pick_device(recipe.device)
+    random.seed(recipe.seed)
+    np.random.seed(recipe.seed)
+    torch.manual_seed(recipe.seed)
+    base = load_base(recipe.model, precision=recipe.base_precision, device=device)
+    model = apply_method(base, recipe.method, gradient_checkpointing=recipe.gradient_checkpointing)
+    scorer = TokenScorer(model, autocast=torch.bfloat16 if recipe.precision == "bf16" else None)
+    packed = choose_layout(scorer, recipe.batch.layout)
+    # Adapters begin equal in every process; dropout differs from process to process.
+    torch.manual_seed(recipe.seed + 1 + rank)
+    return Learner(scorer.train(), packed)
+
+
+def sample_spans(rows: TokenSet, renderer: Renderer, count: int = 3) -> tuple[str, ...]:
+    """The trained text of rows spread over the set, spans separated by `` … ``: what the loss really sees."""
+    texts = []
+    for index in sorted({round(place * (len(rows) - 1) / max(count - 1, 1)) for place in range(count)}):
+        example = rows[index]
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], example.loss_mask.astype(np.int8), [0]])))
+        spans = [example.ids[start:end].tolist() for start, end in edges.reshape(-1, 2)]
+        text = " … ".join(renderer.encoder.decode(span) for span in spans)
+        texts.append(f"row {index}, {example.trained_tokens} of {len(example)} tokens trained: {text}")
+    return tuple(texts)

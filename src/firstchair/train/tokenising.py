@@ -1,0 +1,209 @@
+"""Renders and tokenises a file of SFT records into a ``TokenSet``, in this process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from firstchair.chat.renderer import Renderer
+from firstchair.chat.token_conversation import TokenConversation
+from firstchair.core.atomic import atomic_dir, write_text
+from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.hashing import sha256_file
+from firstchair.core.jsonl import SkipBad, open_text_bytes, parse_line, read_lines
+from firstchair.core.progress import Progress, progress
+from firstchair.data.sft import record_from_row
+from firstchair.train.config import SftData
+from firstchair.train.examples import Example
+from firstchair.train.fitting import Fit, fit_row
+from firstchair.train.token_sets import TokenCounts, TokenManifest, TokenSet, TokenSource
+
+ProgressMaker = Callable[..., AbstractContextManager[Progress]]
+"""Opens a progress bar: ``(title, total, unit=…)``."""
+
+LINES_AT_ONCE = 64
+"""Lines that a worker process gets at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """How a record becomes rows; everything a worker process needs."""
+
+    model: Path
+    template: str | None
+    tool_format: str | None
+    source: TokenSource
+    path: Path
+
+    def renderer(self) -> Renderer:
+        """The renderer of the model, or of the template that the recipe names instead."""
+        return Renderer.from_pretrained(self.model, self.template, self.tool_format)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One token stream, or what became of it."""
+
+    fit: Fit
+    ids: NDArray[np.int32]
+    loss_mask: NDArray[np.bool_]
+    full_length: int
+    """Before truncation."""
+
+
+def token_rules(path: Path, data: SftData, model: Path, renderer: Renderer, vocab_size: int) -> TokenRules:
+    """The rules for ``path`` (the training or the held-out file of ``data``)."""
+    if not path.is_file():
+        raise ConfigError(f"data: {path}: no such file; check the path")
+    source = TokenSource(
+        data_sha256=sha256_file(path),
+        template_hash=renderer.template_hash,
+        tokenizer_sha256=sha256_file(model / "tokenizer.json"),
+        vocab_size=vocab_size,
+        history=data.history,
+        max_tokens=data.max_tokens,
+        over_long=data.over_long,
+        skip_bad=data.skip_bad,
+    )
+    return TokenRules(model, data.template, data.tool_format, source, path)
+
+
+def build_token_set(
+    rules: TokenRules, directory: Path, *, renderer: Renderer, workers: int = 0, progress: ProgressMaker = progress
+) -> TokenSet:
+    """Write the token files of ``rules.path``, or open them when they are there already.
+
+    Raises ``DataError`` (file, line, field) for a record that cannot be read or rendered, that has nothing to learn,
+    or that is too long under the policy ``error``; ``IntegrityError`` when the files there were made otherwise.
+    """
+    if (directory / "manifest.json").is_file():
+        found = TokenSet.open(directory)
+        if found.source == rules.source:
+            return found
+    counts = TokenCounts()
+    offsets = [0]
+    with atomic_dir(directory, force=True) as temporary, progress("tokens", _lines(rules.path), unit="rec") as bar:
+        with (temporary / "ids.i32").open("wb") as ids, (temporary / "mask.u8").open("wb") as mask:
+            for rows in _rows(rules, renderer, workers, counts):
+                bar.advance()
+                counts.records += 1
+                for row in rows:
+                    _count(row, counts)
+                    if len(row.ids):
+                        row.ids.tofile(ids)
+                        row.loss_mask.tofile(mask)
+                        offsets.append(offsets[-1] + len(row.ids))
+        np.array(offsets, np.int64).tofile(temporary / "offsets.i64")
+        manifest = TokenManifest(source=rules.source, counts=counts)
+        write_text(temporary / "manifest.json", msgspec.json.encode(manifest).decode() + "\n")
+    return TokenSet.open(directory)
+
+
+def _lines(path: Path) -> int:
+    """How many lines the file has, for the progress bar."""
+    with open_text_bytes(path) as handle:
+        return sum(block.count(b"\n") for block in iter(lambda: handle.read(1 << 20), b""))
+
+
+def _count(row: Row, counts: TokenCounts) -> None:
+    counts.longest = max(counts.longest, row.full_length)
+    counts.over_long += row.fit is not Fit.WHOLE
+    counts.skipped += row.fit is Fit.SKIPPED
+    counts.emptied += row.fit is Fit.EMPTIED
+    if row.fit is Fit.TRUNCATED:
+        counts.truncated += 1
+        counts.truncated_tokens += row.full_length - len(row.ids)
+    counts.rows += bool(len(row.ids))
+    counts.tokens += len(row.ids)
+    counts.trained_tokens += int(np.count_nonzero(row.loss_mask))
+
+
+def _rows(rules: TokenRules, renderer: Renderer, workers: int, counts: TokenCounts) -> Iterator[list[Row]]:
+    """Rows of each record, in file order; bad lines go to ``counts`` while the allowance lasts."""
+    skip = SkipBad(rules.source.skip_bad)
+    for outcome in _outcomes(rules, renderer, workers):
+        if isinstance(outcome, DataError):
+            skip.take(outcome)
+            counts.bad_lines.append(str(outcome))
+        else:
+            yield outcome
+
+
+def _outcomes(rules: TokenRules, renderer: Renderer, workers: int) -> Iterator[list[Row] | DataError]:
+    lines = read_lines(rules.path)
+    if not workers:
+        for numbered in lines:
+            yield _outcome(numbered, rules, renderer)
+        return
+    # Spawned, not forked: a fork of a process with running torch threads can hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(rules,)) as pool:
+        waiting: list[Any] = []
+        while chunk := list(islice(lines, LINES_AT_ONCE)):
+            waiting.append(pool.submit(_work, chunk))
+            if len(waiting) > 2 * workers:
+                yield from waiting.pop(0).result()
+        for future in waiting:
+            yield from future.result()
+
+
+_worker: list[tuple[TokenRules, Renderer]] = []
+"""In a worker process: its rules and its renderer."""
+
+
+def _start_worker(rules: TokenRules) -> None:
+    _worker[:] = [(rules, rules.renderer())]
+
+
+def _work(lines: Sequence[tuple[int, bytes | DataError]]) -> list[list[Row] | DataError]:
+    rules, renderer = _worker[0]
+    return [_outcome(numbered, rules, renderer) for numbered in lines]
+
+
+def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, renderer: Renderer) -> list[Row] | DataError:
+    """Rows of one line, or why it cannot be read. A readable record that cannot be trained on raises."""
+    number, raw = numbered
+    try:
+        if isinstance(raw, DataError):
+            raise raw
+        record = record_from_row(parse_line(raw), default_id=f"{rules.path.name}:{number}")
+    except DataError as error:
+        return error.at(str(rules.path), number)
+    try:
+        if not record.trained_spans:
+            raise DataError("no message has loss: true, so nothing to learn; remove the record", field="messages")
+        rows = renderer.segments(record.messages, record.tools, record.loss, rules.source.history)
+        return [_row(conversation, rules.source) for conversation in rows]
+    except DataError as error:
+        raise error.at(str(rules.path), number) from None
+
+
+def _row(conversation: TokenConversation, source: TokenSource) -> Row:
+    conversation.validate()
+    ids = np.array(conversation.ids, np.int32)
+    loss_mask = np.array(conversation.loss_mask, np.bool_)
+    Example(ids, loss_mask).validate(vocab_size=source.vocab_size)
+    if not loss_mask.any():
+        raise DataError("no token is in the loss; is an assistant message empty?", field="messages")
+    fit, start = fit_row(conversation.loss_mask, conversation.spans, source.max_tokens, source.over_long)
+    if fit is Fit.REFUSED:
+        raise DataError(
+            f"{len(ids):,} tokens; data.max_tokens is {source.max_tokens:,}; raise it, or set data.over_long to "
+            "skip or truncate-left-keep-last",
+            field="messages",
+        )
+    if fit in (Fit.SKIPPED, Fit.EMPTIED):
+        return Row(fit, ids[:0], loss_mask[:0], len(ids))
+    cut_mask = loss_mask[start:].copy()
+    cut_mask[0] = False
+    return Row(fit, ids[start:], cut_mask, len(ids))

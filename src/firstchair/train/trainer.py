@@ -1,0 +1,297 @@
+"""The one training loop. What is trained for is the objective's business, what is fed is the source's.
+
+source ──examples──► cut into micro-batches ──► objective.prepare
+                                                    │
+          log, evaluate, save ◄── optimizer step ◄── sum of gradients of objective.loss / weight of the step
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from firstchair.core.errors import IntegrityError, RunFailed
+from firstchair.core.progress import Progress
+from firstchair.train.batching import MicroBatch, collate, cut_step
+from firstchair.train.checkpoints import (
+    Checkpoint,
+    Position,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+)
+from firstchair.train.config import Schedule
+from firstchair.train.dist import ALONE, World
+from firstchair.train.examples import Example
+from firstchair.train.interrupts import stop_on_signals
+from firstchair.train.metrics import MetricLog
+from firstchair.train.nll import NllSums, held_out_nll
+from firstchair.train.objective import Objective
+from firstchair.train.optimizers import Optimizers
+from firstchair.train.schedule import factor
+from firstchair.train.scorer import TokenScorer
+from firstchair.train.sources import StepSource
+from firstchair.train.trackers import TrackerSink
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """The numbers that steer the loop."""
+
+    schedule: Schedule
+    clip_norm: float | None
+    micro_tokens: int
+    packed: bool
+    recipe_sha256: str
+    template_hash: str
+    eval_every: int | None = None
+    eval_micro_tokens: int | None = None
+    save_every: int | None = None
+    keep: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where a run writes."""
+
+    checkpoints: Path
+    metrics: MetricLog | None
+    """``None`` in every process but the first."""
+    timings: MetricLog | None = None
+    trackers: tuple[TrackerSink, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepSums:
+    """What the micro-batches of one step add up to, over all processes."""
+
+    loss: float
+    rows: int
+    tokens: int
+    micro_batches: int
+    weight: float
+    metrics: Mapping[str, float]
+
+
+class Trainer:
+    """A run in memory: the loop, and the few numbers that say where it stands."""
+
+    def __init__(
+        self,
+        scorer: TokenScorer,
+        optimizers: Optimizers,
+        objective: Objective,
+        source: StepSource,
+        outputs: Outputs,
+        settings: LoopSettings,
+        *,
+        dev: Iterable[Example] | None = None,
+        world: World = ALONE,
+    ):
+        self.scorer, self.optimizers, self.objective, self.source = scorer, optimizers, objective, source
+        self.outputs, self.settings, self.dev, self.world = outputs, settings, dev, world
+        self.step, self.cursor, self.tokens = 0, 0, 0
+        self.gradient_seen = False
+        self.last_nll: NllSums | None = None
+
+    def run(self, progress: Progress) -> None:
+        """Train to the last step. Ctrl-C ends the step, saves a checkpoint and raises ``KeyboardInterrupt``."""
+        with stop_on_signals() as stop:
+            if self.step == 0:
+                self.evaluate()
+            while self.step < self.source.total_steps:
+                started = time.perf_counter()
+                examples = self.source.examples(self.cursor)
+                sums = self.accumulate(self.micro_batches(examples))
+                grad_norm = self.update(sums)
+                self.cursor += len(examples)
+                self.step += 1
+                self.record(sums, grad_norm, time.perf_counter() - started, progress)
+                if self.is_due(self.settings.eval_every):
+                    self.evaluate()
+                stopping = self.world.any(stop.requested)
+                if stopping or self.is_due(self.settings.save_every):
+                    self.save()
+                if stopping:
+                    raise KeyboardInterrupt
+        if not self.gradient_seen and self.step:
+            raise RunFailed(
+                "no step had a gradient, so the model is its base unchanged; check the data and the method"
+            )
+
+    def is_due(self, every: int | None) -> bool:
+        """Whether something done every so many steps, and always at the last one, is due now."""
+        return self.step == self.source.total_steps or (every is not None and self.step % every == 0)
+
+    def micro_batches(self, examples: Sequence[Example]) -> Sequence[MicroBatch]:
+        """This process's micro-batches of the step, completed by the objective."""
+        cut = cut_step(examples, self.settings.micro_tokens, packed=self.settings.packed, parts=self.world.size)
+        own = [collate(members, packed=self.settings.packed) for members in self.world.share(cut)]
+        with torch.no_grad():
+            return self.objective.prepare([batch.to(self.scorer.device) for batch in own], self.scorer)
+
+    def accumulate(self, batches: Sequence[MicroBatch]) -> StepSums:
+        """Add up gradients and metrics; every numerator is divided by the weight of the whole step."""
+        own_weight = sum(self.objective.weight(batch) for batch in batches)
+        (weight,) = self.world.add([own_weight])
+        loss = 0.0
+        metrics: dict[str, list[float]] = {}
+        for batch in batches:
+            terms = self.objective.loss(self.scorer, batch)
+            # Without any weight the numerator is 0 and stays so; the backward pass still runs.
+            torch.autograd.backward(terms.numerator / (weight or 1.0))
+            loss += float(terms.numerator.detach())
+            for name, (total, count) in terms.sums.items():
+                pair = metrics.setdefault(name, [0.0, 0.0])
+                pair[0] += float(total)
+                pair[1] += count
+        self.world.add_gradients(self.optimizers.parameters)
+        return self._over_ranks(batches, loss, weight, metrics)
+
+    def _over_ranks(
+        self, batches: Sequence[MicroBatch], loss: float, weight: float, metrics: Mapping[str, list[float]]
+    ) -> StepSums:
+        names = sorted(metrics)
+        real = [batch for batch in batches if not batch.is_filler]
+        flat = [value for name in names for value in metrics[name]]
+        rows, tokens, count, total, *pairs = self.world.add(
+            [sum(len(b.lengths) for b in real), sum(b.tokens for b in real), len(real), loss, *flat]
+        )
+        means = {
+            name: pairs[2 * index] / pairs[2 * index + 1] if pairs[2 * index + 1] else float("nan")
+            for index, name in enumerate(names)
+        }
+        return StepSums(
+            loss=total / (weight or 1.0),
+            rows=int(rows),
+            tokens=int(tokens),
+            micro_batches=int(count),
+            weight=weight,
+            metrics=means,
+        )
+
+    def update(self, sums: StepSums) -> float:
+        """Clip, step, and return the norm of the gradient before clipping.
+
+        Raises ``RunFailed`` when loss or gradient is not finite: the weights are then still those of the step before.
+        """
+        parameters = self.optimizers.parameters
+        bound = self.settings.clip_norm or math.inf
+        grad_norm = float(nn.utils.clip_grad_norm_(parameters, bound))
+        if not (math.isfinite(sums.loss) and math.isfinite(grad_norm)):
+            raise RunFailed(
+                f"step {self.step + 1}: loss {sums.loss}, gradient norm {grad_norm}; lower the learning rate, or "
+                "train with precision=fp32"
+            )
+        self.gradient_seen = self.gradient_seen or grad_norm > 0.0
+        self.optimizers.step(factor(self.step, self.source.total_steps, self.settings.schedule))
+        return grad_norm
+
+    def record(self, sums: StepSums, grad_norm: float, seconds: float, progress: Progress) -> None:
+        """One line of metrics, one of timings; the tokens to the progress bar."""
+        self.tokens += sums.tokens
+        rate = factor(self.step - 1, self.source.total_steps, self.settings.schedule)
+        line = {
+            "event": "step",
+            "step": self.step,
+            "epoch": self.source.epoch(self.cursor),
+            "loss": sums.loss,
+            **sums.metrics,
+            "lr": self.optimizers.peak * rate,
+            "grad_norm": grad_norm,
+            "rows": sums.rows,
+            "tokens": sums.tokens,
+            "weight": sums.weight,
+            "micro_batches": sums.micro_batches,
+        }
+        self._write(line)
+        if self.outputs.timings is not None:
+            self.outputs.timings.write(
+                {"step": self.step, "seconds": seconds, "tokens_per_second": sums.tokens / seconds}
+            )
+        progress.advance(sums.tokens, note=f"step {self.step}/{self.source.total_steps} loss {sums.loss:.4f}")
+
+    def evaluate(self) -> None:
+        """Measure and log the held-out loss, when there is held-out data."""
+        if self.dev is None:
+            return
+        settings = self.settings
+        nll = held_out_nll(
+            self.scorer,
+            self.dev,
+            micro_tokens=settings.eval_micro_tokens or settings.micro_tokens,
+            packed=settings.packed,
+            world=self.world,
+        )
+        self.last_nll = nll
+        self._write(
+            {
+                "event": "eval",
+                "step": self.step,
+                "nll": nll.per_token,
+                "nll_sample_mean": nll.per_sample,
+                "tokens": int(nll.tokens),
+                "samples": int(nll.samples),
+            }
+        )
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        if self.outputs.metrics is not None:
+            self.outputs.metrics.write(line)
+        numbers = {
+            f"{line['event']}/{name}": float(value)
+            for name, value in line.items()
+            if isinstance(value, int | float) and name != "step"
+        }
+        for tracker in self.outputs.trackers:
+            tracker.log(self.step, numbers)
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment; the log is made durable first."""
+        states = self.world.gather(random_state())
+        if self.outputs.metrics is not None:
+            position = Position(
+                step=self.step,
+                examples=self.cursor,
+                tokens=self.tokens,
+                metrics_bytes=self.outputs.metrics.sync(),
+                recipe_sha256=self.settings.recipe_sha256,
+                template_hash=self.settings.template_hash,
+                objective=self.objective.name,
+            )
+            weights = {name: value.detach().cpu().contiguous() for name, value in self._trained()}
+            checkpoint = Checkpoint(position, weights, self.optimizers.state_dict(), states)
+            save_checkpoint(self.outputs.checkpoints, checkpoint, keep=self.settings.keep)
+        self.world.wait()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from ``checkpoint``; raises ``IntegrityError`` when it does not fit this run. All or nothing."""
+        position = checkpoint.position
+        if position.objective != self.objective.name:
+            raise IntegrityError(f"it trains {position.objective!r}; this run trains {self.objective.name!r}")
+        trained = dict(self._trained())
+        shapes = {name: tuple(value.shape) for name, value in trained.items()}
+        saved = {name: tuple(value.shape) for name, value in checkpoint.weights.items()}
+        if shapes != saved:
+            odd = sorted(set(shapes.items()) ^ set(saved.items()))[0]
+            raise IntegrityError(f"its weights are not those of this run; first difference: {odd}")
+        if len(checkpoint.random_states) != self.world.size:
+            raise IntegrityError(
+                f"written by {len(checkpoint.random_states)} processes, this run has {self.world.size}; use as many"
+            )
+        self.optimizers.load_state_dict(checkpoint.optimizer)
+        with torch.no_grad():
+            for name, value in trained.items():
+                value.copy_(checkpoint.weights[name])
+        restore_random_state(checkpoint.random_states[self.world.rank])
+        self.step, self.cursor, self.tokens = position.step, position.examples, position.tokens
+        self.gradient_seen = position.step > 0
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, p) for name, p in self.scorer.model.named_parameters() if p.requires_grad]
