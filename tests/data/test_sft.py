@@ -122,9 +122,60 @@ def test_the_conversations_form_is_read(tmp_path):
     assert second.id == "b"
 
 
+def test_calls_in_text_blocks_become_calls_and_keep_their_flags(tmp_path):
+    block = '<think>look</think>\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    rows = [
+        {"role": "user", "content": "go", "loss": False},
+        {"role": "assistant", "content": block, "loss": False},
+        {"role": "tool", "content": "done", "loss": False},
+        {"role": "assistant", "content": "It is done.", "loss": True},
+    ]
+    (record,) = read_sft(write(tmp_path / "c.jsonl", {"id": "a", "messages": rows}))
+    assert record.messages[1].thinking == "look"
+    assert record.messages[1].tool_calls[0].parsed() == {"x": 1}
+    assert record.messages[2].tool_call_id == record.messages[1].tool_calls[0].id
+    assert record.loss == (False, False, False, True)
+    write_sft(tmp_path / "again.jsonl", [record])
+    assert list(read_sft(tmp_path / "again.jsonl")) == [record]
+
+
+def test_flags_that_cannot_be_placed_are_an_error(tmp_path):
+    rows = [
+        {"from": "human", "value": "go"},
+        {"from": "gpt", "value": "I look.", "loss": True},
+        {"from": "function_call", "value": '{"name": "f", "arguments": {}}', "loss": False},
+        {"from": "observation", "value": "done"},
+    ]
+    path = write(tmp_path / "c.jsonl", {"conversations": rows})
+    with pytest.raises(DataError, match=r"c\.jsonl:1: conversations: 4 rows make 3 messages"):
+        list(read_sft(path))
+    bare = [{key: value for key, value in row.items() if key != "loss"} for row in rows]
+    (record,) = read_sft(write(path, {"conversations": bare, "system": "Be brief."}))
+    assert [message.role for message in record.messages] == ["system", "user", "assistant", "tool"]
+    assert record.loss == (False, False, True, False)
+
+
+def test_openai_records_are_read_byte_for_byte(tmp_path):
+    rows = [USER, OPENAI_CALL, {"role": "tool", "content": "x", "tool_call_id": "a"}, REPLY | {"loss": False}]
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    (record,) = read_sft(write(tmp_path / "o.jsonl", {"messages": rows, "tools": [tool]}))
+    assert record.messages[1].tool_calls[0].arguments == '{"x":  1}'
+    assert record.tools[0].name == "f"
+    assert record.loss == (False, True, False, False)
+    write_sft(tmp_path / "again.jsonl", [record])
+    (again,) = read_sft(tmp_path / "again.jsonl")
+    assert again.messages == record.messages
+    assert again.tools == record.tools
+
+
 USER = {"role": "user", "content": "hi"}
 REPLY = {"role": "assistant", "content": "ho"}
 CALL = {"role": "assistant", "tool_calls": [{"id": "a", "name": "f", "arguments": "{}"}]}
+OPENAI_CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":  1}'}}],
+}
 
 
 @pytest.mark.parametrize(
@@ -137,15 +188,19 @@ CALL = {"role": "assistant", "tool_calls": [{"id": "a", "name": "f", "arguments"
         ({"messages": [USER, REPLY | {"loss": 1}]}, r"messages\[1\]\.loss: found 1"),
         ({"messages": [USER | {"loss": True}, REPLY]}, r"messages\[0\]\.loss: true on a user"),
         ({"messages": [USER, REPLY | {"weight": 1}]}, r"messages\[1\]\.weight: unknown field"),
-        ({"messages": [{"role": "robot", "content": "x"}, REPLY]}, r"messages\[0\]\.role: "),
+        ({"messages": [{"role": "robot", "content": "x"}, REPLY]}, r"messages\[0\]: found role 'robot'"),
+        ({"messages": [{"role": "robot", "content": []}, CALL]}, r"messages\[0\]\.role: "),
+        ({"messages": [USER, OPENAI_CALL, {"role": "tool", "content": "x", "tool_call_id": "b"}]}, r"messages\[2\]"),
+        ({"messages": [USER, {"role": "tool", "content": "x"}, REPLY]}, r"messages\[1\]: a tool result, but no call"),
         ({"messages": [CALL, {"role": "tool", "content": "x"}]}, r"messages\[1\]\.tool_call_id: found no"),
         ({"messages": [CALL, {"role": "tool", "content": "x", "tool_call_id": "b"}]}, r"messages\[1\]\.tool_call_id"),
         ({"messages": [USER, REPLY], "tools": {}}, "tools: found dict"),
         ({"messages": [USER, REPLY], "tools": [{"description": "x"}]}, r"tools\[0\]: "),
         ({"messages": [USER, REPLY], "meta": 3}, "meta: found int"),
         ({"messages": [USER, REPLY], "id": 3}, "id: found int"),
-        ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\]\.from: found 'robot'"),
-        ({"conversations": [{"from": "gpt", "value": None}]}, r"conversations\[0\]\.value: found NoneType"),
+        ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\]: found role 'robot'"),
+        ({"conversations": [{"from": "gpt", "value": 3}]}, r"conversations\[0\]: found int; expected text"),
+        ({"conversations": []}, "conversations: found no list"),
     ],
 )
 def test_a_bad_line_is_named_with_file_line_and_field(tmp_path, row, reason):
@@ -166,21 +221,20 @@ def test_an_empty_outcome_writes_nothing_and_nothing_is_overwritten(tmp_path):
         write_sft(tmp_path / "a.jsonl", sft_records([trip_session(2)], tools))
 
 
-TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["a\u2028b", "\r\n", "<tool_call>"])
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
+    ["a\u2028b", "\r\n", "<tool_call>", "<think>"]
+)
 PARTS = st.one_of(
     st.builds(TextPart, text=TEXT),
     st.builds(ThinkingPart, text=TEXT, signature=st.none() | TEXT),
     st.builds(ImagePart, url=st.just("https://example.org/a.png")),
 )
 CALLS = st.builds(ToolCall, id=TEXT, name=TEXT, arguments=TEXT)
-MESSAGES = st.builds(
-    Message,
-    role=st.sampled_from(["system", "user", "assistant", "tool"]),
-    content=st.lists(PARTS, max_size=3).map(tuple),
-    tool_calls=st.lists(CALLS, max_size=2).map(tuple),
-    tool_call_id=st.none() | TEXT,
-    name=st.none() | TEXT,
-    is_error=st.booleans(),
+CONTENT = st.lists(PARTS, max_size=3).map(tuple)
+MESSAGES = st.one_of(
+    st.builds(Message, role=st.sampled_from(["system", "user"]), content=CONTENT, name=st.none() | TEXT),
+    st.builds(Message, role=st.just("assistant"), content=CONTENT, tool_calls=st.lists(CALLS, max_size=2).map(tuple)),
+    st.builds(Message, role=st.just("tool"), content=CONTENT, tool_call_id=TEXT, is_error=st.booleans()),
 )
 
 
@@ -190,3 +244,16 @@ def test_rows_lose_nothing_of_a_message(messages):
     found, flags = messages_from_rows({"messages": rows})
     assert found == tuple(messages)
     assert set(flags) == {None}
+
+
+def test_other_trainers_get_openai_messages(tmp_path):
+    write_sft(tmp_path / "o.jsonl", sft_records([trip_session(1)], tools), openai=True)
+    row = json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8"))
+    assert row["messages"][4]["tool_calls"][0]["function"]["name"] == "book"
+    assert row["messages"][4]["loss"] is True
+    assert row["tools"][0]["type"] == "function"
+    (record,) = read_sft(tmp_path / "o.jsonl")
+    (own,) = sft_records([trip_session(1)], tools)
+    assert [message.text for message in record.messages] == [message.text for message in own.messages]
+    assert record.messages[3].is_error
+    assert record.loss == own.loss

@@ -106,6 +106,9 @@ def sft(
     branches: Annotated[
         bool, typer.Option("--branches", help="One more record per correction that ends in the right action.")
     ] = False,
+    openai: Annotated[
+        bool, typer.Option("--openai", help="Write OpenAI messages and tools, for other trainers.")
+    ] = False,
     labels: Labels = None,
     source_kind: SourceKind = "",
     tool: UsedTool = "",
@@ -133,7 +136,7 @@ def sft(
     with open_source(source, selection, training=True) as opened:
         sessions = _avoiding(opened.sessions(), avoid, threshold, avoided) if avoid else opened.sessions()
         records = sft_records(sessions, opened.tools, options, corrections=rows, left_out=left_out)
-        counts = write_sft(out, records, force=force)
+        counts = write_sft(out, records, openai=openai, force=force)
     print_sft(out, counts, left_out, avoided, as_json=as_json)
 
 

@@ -1,22 +1,26 @@
 """Messages as rows of a training file: canonical messages in plain JSON, ``content`` as one string where it is one.
 
 Written: ``{role, content, tool_calls?: [{id, name, arguments}], tool_call_id?, name?, is_error?}``; ``arguments`` is
-the JSON text byte for byte. Read: that and the ``conversations`` form.
+the JSON text byte for byte. Read: that, OpenAI messages, and rows of text alone (``role``/``content`` or
+``from``/``value``), where calls stand in ``<tool_call>`` blocks and results answer the calls in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from firstchair.chat.messages import Message, Role, TextPart, Tool, text_message
+from firstchair.chat.messages import Message, TextPart, Tool
+from firstchair.chat.openai_wire import messages_from_openai, tools_from_openai
 from firstchair.core.errors import DataError
 
 Flags = tuple[bool | None, ...]
 """One per message: the row's ``loss``, ``None`` where it says nothing."""
+
+_TEXT_ROW = frozenset({"role", "content", "from", "value", "is_error"})
+_BLOCKS = ("<tool_call>", "<think>")
 
 
 def messages_to_rows(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -28,22 +32,24 @@ def _row(message: Message) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.to_builtins(message)
     row = {"role": body.pop("role"), "content": body.pop("content", "")}
     match message.content:
-        case ():
-            row["content"] = ""
-        case (TextPart(text=text, extra=extra),) if not extra and text:
+        # Text that looks like a block stays a part, so that a reader does not take it for one.
+        case (TextPart(text=text, extra=extra),) if text and not extra and not any(mark in text for mark in _BLOCKS):
             row["content"] = text
     return row | body
 
 
 def messages_from_rows(row: dict[str, Any]) -> tuple[tuple[Message, ...], Flags]:
     """The messages of a record and their ``loss`` flags. Raises ``DataError`` naming the field."""
-    if "messages" not in row and "conversations" in row:
-        return _from_conversations(row)
-    rows = row.get("messages")
+    name = "conversations" if "messages" not in row and "conversations" in row else "messages"
+    rows = row.get(name)
     if not isinstance(rows, list) or not rows:
-        raise DataError("found no list of messages; expected messages: [{role, content, …}]", field="messages")
-    bodies, flags = _split_flags(rows, "messages")
-    return tuple(_message(body, f"messages[{index}]") for index, body in enumerate(bodies)), flags
+        raise DataError("found no list of messages; expected messages: [{role, content, …}]", field=name)
+    bodies, flags = _split_flags(rows, name)
+    if name == "conversations" or all(body.keys() <= _TEXT_ROW and _is_text(body) for body in bodies):
+        return _from_text_rows(row, name, bodies, flags)
+    if any(_is_openai(body) for body in bodies):
+        return messages_from_openai(bodies), flags
+    return tuple(_message(body, f"{name}[{index}]") for index, body in enumerate(bodies)), flags
 
 
 def tools_from_rows(rows: Any) -> tuple[Tool, ...]:
@@ -52,6 +58,8 @@ def tools_from_rows(rows: Any) -> tuple[Tool, ...]:
         return ()
     if not isinstance(rows, list):
         raise DataError(f"found {type(rows).__name__}; expected a list of tools", field="tools")
+    if any(isinstance(row, dict) and "function" in row for row in rows):
+        return tools_from_openai(rows)
     try:
         return msgspec.convert(rows, tuple[Tool, ...])
     except msgspec.ValidationError as error:
@@ -69,6 +77,37 @@ def _split_flags(rows: list[Any], field: str) -> tuple[list[dict[str, Any]], Fla
         bodies.append({key: value for key, value in row.items() if key != "loss"})
         flags.append(flag)
     return bodies, tuple(flags)
+
+
+def _is_text(body: dict[str, Any]) -> bool:
+    return isinstance(body.get("content", body.get("value", "")), str)
+
+
+def _is_openai(body: dict[str, Any]) -> bool:
+    calls, content = body.get("tool_calls"), body.get("content")
+    own = [*(calls if isinstance(calls, list) else ()), *(content if isinstance(content, list) else ())]
+    return body.get("role") == "developer" or any(
+        isinstance(part, dict) and ("function" in part or part.get("type") in ("image_url", "refusal", "input_audio"))
+        for part in own
+    )
+
+
+def _from_text_rows(
+    row: dict[str, Any], name: str, bodies: list[dict[str, Any]], flags: Flags
+) -> tuple[tuple[Message, ...], Flags]:
+    from firstchair.traces.importers.conversations import read_conversation  # brings every importer with it
+
+    messages = read_conversation({name: bodies, **({"system": row["system"]} if "system" in row else {})})
+    if all(flag is None for flag in flags):
+        return messages, (None,) * len(messages)
+    opening: Flags = (None,) * (len(messages) - len(bodies))
+    if len(messages) < len(bodies) or len(opening) > 1:
+        raise DataError(
+            f"{len(bodies)} rows make {len(messages)} messages, so their loss flags cannot be placed; "
+            "write calls and results as rows of messages",
+            field=name,
+        )
+    return messages, opening + flags
 
 
 def _message(body: dict[str, Any], field: str) -> Message:
@@ -92,36 +131,3 @@ def _message(body: dict[str, Any], field: str) -> Message:
 def _field_error(error: msgspec.ValidationError, field: str) -> DataError:
     reason, _, where = str(error).partition(" - at `$")
     return DataError(reason, field=field + where.rstrip("`"))
-
-
-def _from_conversations(row: dict[str, Any]) -> tuple[tuple[Message, ...], Flags]:
-    rows = row["conversations"]
-    if not isinstance(rows, list) or not rows:
-        raise DataError("found no list; expected [{from, value}] or [{role, content}]", field="conversations")
-    bodies, flags = _split_flags(rows, "conversations")
-    messages: list[Message] = []
-    for index, body in enumerate(bodies):
-        speaker, text = body.get("from", body.get("role")), body.get("value", body.get("content"))
-        role = _SPEAKERS.get(speaker) if isinstance(speaker, str) else None
-        if role is None:
-            known = ", ".join(_SPEAKERS)
-            raise DataError(f"found {speaker!r}; expected one of {known}", field=f"conversations[{index}].from")
-        if not isinstance(text, str):
-            raise DataError(f"found {type(text).__name__}; expected text", field=f"conversations[{index}].value")
-        messages.append(text_message(role, text))
-    return tuple(messages), flags
-
-
-_SPEAKERS: Mapping[str, Role] = MappingProxyType(
-    {
-        "system": "system",
-        "human": "user",
-        "user": "user",
-        "gpt": "assistant",
-        "assistant": "assistant",
-        "model": "assistant",
-        "tool": "tool",
-        "function": "tool",
-        "observation": "tool",
-    }
-)

@@ -1,8 +1,8 @@
 """SFT records: one recorded session a line, and for each assistant message whether it is trained.
 
 A line is ``{id, source, messages: [{role, content, tool_calls?, …, loss}], tools, meta}``. Reading also takes
-the ``conversations`` form (``from``/``value``). A mistake that a reviewer found stays in the context,
-where it happened, and leaves the loss; the story of the session is never rewritten.
+OpenAI messages and the ``conversations`` form (``from``/``value``). A mistake that a reviewer found stays in the
+context, where it happened, and leaves the loss; the story of the session is never rewritten.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from firstchair.chat.messages import Message, Tool
+from firstchair.chat.openai_wire import messages_to_openai, tools_to_openai
 from firstchair.chat.token_conversation import TokenConversation
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import SkipBad, read_jsonl, write_jsonl
@@ -70,17 +71,14 @@ class SftRecord(msgspec.Struct, frozen=True, kw_only=True):
         """The record as tokens, byte for byte the prompt that serving sends, with its loss mask."""
         return renderer.conversation(self.messages, self.tools, loss=self.loss)
 
-    def to_row(self) -> dict[str, Any]:
-        """The JSON object of the record."""
-        rows = messages_to_rows(self.messages)
-        for index, (row, trained) in enumerate(zip(rows, self.loss, strict=True)):
-            row["loss"] = trained
-            assert self.messages[index].role == row["role"]
+    def to_row(self, *, openai: bool = False) -> dict[str, Any]:
+        """The JSON object of the record; with ``openai`` its messages and tools in the form of Chat Completions."""
+        rows = messages_to_openai(self.messages) if openai else messages_to_rows(self.messages)
         return {
             "id": self.id,
             "source": self.source,
-            "messages": rows,
-            "tools": msgspec.to_builtins(self.tools),
+            "messages": [{**row, "loss": trained} for row, trained in zip(rows, self.loss, strict=True)],
+            "tools": tools_to_openai(self.tools) if openai else msgspec.to_builtins(self.tools),
             "meta": self.meta,
         }
 
@@ -182,8 +180,12 @@ class SftCounts(msgspec.Struct, kw_only=True):
     tool_calls: int = 0
 
 
-def write_sft(path: Path, records: Iterable[SftRecord], *, force: bool = False) -> SftCounts:
-    """Write records, one a line, atomically; returns the counts. Raises ``DataError`` when there is none."""
+def write_sft(path: Path, records: Iterable[SftRecord], *, openai: bool = False, force: bool = False) -> SftCounts:
+    """Write records, one a line, atomically; returns the counts. Raises ``DataError`` when there is none.
+
+    ``openai`` writes the form that other trainers read; signatures of thinking and other parts that it has no place
+    for are then lost.
+    """
     counts = SftCounts()
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -193,7 +195,7 @@ def write_sft(path: Path, records: Iterable[SftRecord], *, force: bool = False) 
             counts.assistant_spans += sum(message.role == "assistant" for message in record.messages)
             counts.trained_spans += record.trained_spans
             counts.tool_calls += sum(len(message.tool_calls) for message in record.messages)
-            yield record.to_row()
+            yield record.to_row(openai=openai)
         if not counts.records:
             raise DataError("no record with a trained message; check the filters, the corrections and --loss")
 
@@ -217,8 +219,7 @@ def record_from_row(row: dict[str, Any], *, default_id: str = "") -> SftRecord:
     loss = tuple(
         message.role == "assistant" if flag is None else flag for message, flag in zip(messages, flags, strict=True)
     )
-    if "messages" in row:
-        check_pairing(messages)
+    check_pairing(messages)
     if not any(message.role == "assistant" for message in messages):
         raise DataError("no assistant message, so nothing to learn", field="messages")
     record_id, source, meta = row.get("id", default_id), row.get("source", ""), row.get("meta", {})
