@@ -68,7 +68,8 @@ def running_vllm(
     command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir)]
     command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     # A request's seed together with chunked prefill kills vLLM's engine on the CPU.
-    command += ["--enforce-eager", "--max-model-len", str(max_model_len), "--no-enable-chunked-prefill", *extra]
+    command += ["--enforce-eager", "--max-model-len", str(max_model_len), "--no-enable-chunked-prefill"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *extra]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(
