@@ -94,7 +94,7 @@ class LiveEpisode:
         """Carry out one decision."""
         if reply.error is not None or (reply.action is None and not reply.malformed):
             self._note_call(reply, None)
-            self.end, self.error = EpisodeEnd.ERROR, reply.error or "policy: a reply without action, problem or error"
+            self.end, self.error = EpisodeEnd.ERROR, _reason(reply)
             return
         self.steps += 1
         message = self._message(reply)
@@ -224,6 +224,13 @@ class LiveEpisode:
 
     def _fail(self, where: str, error: Exception) -> None:
         self.end, self.error = EpisodeEnd.ERROR, f"{where}: {type(error).__name__}: {error}"
+
+
+def _reason(reply: PolicyReply) -> str:
+    """Why there is no action; begins with the kind of error where it is known, so that errors can be counted."""
+    error = reply.error or "policy: a reply without action, problem or error"
+    kind = reply.error_kind
+    return error if kind is None or error.startswith(f"{kind}:") else f"{kind}: {error}"
 
 
 def _with_calls(action: Action | None, calls: tuple[ToolCall, ...]) -> Action:
