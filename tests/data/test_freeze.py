@@ -1,3 +1,4 @@
+import errno
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall
-from firstchair.core.errors import ConfigError, DataError, IntegrityError
+from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
 from firstchair.core.hashing import sha256_file
 from firstchair.data.alternatives import alternative_from
 from firstchair.data.corrections import correction_from, spec_of
@@ -283,3 +284,35 @@ def test_verify_finds_counts_and_corrections_that_the_records_do_not_bear_out(tm
     checks = {check.name: check.problems for check in verify(tmp_path / "golden", score)[1]}
     assert checks["counts"] == ("counts.sessions: found 99; the records give 3",)
     assert len(checks["corrections"]) == 2
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_full_disk_or_an_interrupt_leaves_everything_as_it_was(tmp_path, monkeypatch, trouble):
+    path = draft(tmp_path, [trip_session(1)])
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def refuse(_):
+        raise trouble
+
+    monkeypatch.setattr("firstchair.core.atomic.os.fsync", refuse)
+    expected = RunFailed if isinstance(trouble, OSError) else KeyboardInterrupt
+    for step in (
+        lambda: freeze(path, tmp_path / "golden", options()),
+        lambda: accept(path, [alternative()]),
+        lambda: draft(tmp_path, name="other"),
+    ):
+        with pytest.raises(expected):
+            step()
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    assert [file.name for file in tmp_path.iterdir()] == ["draft"]
+
+
+def test_a_session_whose_tools_are_not_in_the_set_is_named(tmp_path):
+    freeze(draft(tmp_path), tmp_path / "golden", options())
+    golden = tmp_path / "golden"
+    (golden / "catalogs.jsonl").write_text("")
+    manifest = read_manifest(golden)
+    files = {**manifest.files, "catalogs.jsonl": sha256_file(golden / "catalogs.jsonl")}
+    (golden / MANIFEST).write_text(render(msgspec.structs.replace(manifest, files=files)))
+    with pytest.raises(DataError, match=r"catalogs\.jsonl: session 'trip-0' names catalog"):
+        GoldenSet.load(golden)

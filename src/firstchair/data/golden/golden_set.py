@@ -66,25 +66,15 @@ class GoldenSet:
         for name in (SESSIONS, CATALOGS):
             if name not in raw:
                 raise IntegrityError(f"{name} is not in its list of files; {RESTORE}", path=str(directory))
-        sessions: dict[str, Session] = {}
-        decisions: list[DecisionPoint] = []
-        for number, line in _lines(raw[SESSIONS]):
-            try:
-                session, points = from_line(line)
-            except DataError as error:
-                raise error.at(str(directory / SESSIONS), number) from None
-            if session.session_id in sessions:
+        sessions, decisions = _read_sessions(directory / SESSIONS, raw[SESSIONS])
+        catalogs = _read_catalogs(directory / CATALOGS, raw[CATALOGS])
+        for session in sessions.values():
+            if session.catalog_id and session.catalog_id not in catalogs:
                 raise DataError(
-                    f"{session.session_id!r} stands twice",
-                    path=str(directory / SESSIONS),
-                    line=number,
-                    field="session_id",
+                    f"session {session.session_id!r} names catalog {session.catalog_id[:12]}…, which is not here",
+                    path=str(directory / CATALOGS),
                 )
-            sessions[session.session_id] = session
-            decisions.extend(points)
-        return cls(
-            manifest, sessions, tuple(decisions), _read_catalogs(directory / CATALOGS, raw[CATALOGS]), directory
-        )
+        return cls(manifest, sessions, decisions, catalogs, directory)
 
     @property
     def name(self) -> str:
@@ -157,6 +147,21 @@ def _lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if line:
             yield number, line
+
+
+def _read_sessions(path: Path, raw: bytes) -> tuple[dict[str, Session], tuple[DecisionPoint, ...]]:
+    sessions: dict[str, Session] = {}
+    decisions: list[DecisionPoint] = []
+    for number, line in _lines(raw):
+        try:
+            session, points = from_line(line)
+        except DataError as error:
+            raise error.at(str(path), number) from None
+        if session.session_id in sessions:
+            raise DataError(f"{session.session_id!r} stands twice", path=str(path), line=number, field="session_id")
+        sessions[session.session_id] = session
+        decisions.extend(points)
+    return sessions, tuple(decisions)
 
 
 _catalog_decoder = msgspec.json.Decoder(CatalogRow)
