@@ -1,0 +1,133 @@
+"""The report: one HTML file that needs nothing else, and the same numbers as JSON beside it.
+
+Stored sessions may hold markup, scripts or instructions. Everything is escaped by the template engine or set as
+text by the page's own script; the page's content policy allows that one script, and no network at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from firstchair.core.atomic import refuse_existing, write_text
+from firstchair.data.golden.golden_set import GoldenSet
+from firstchair.evals.metrics import Prices
+from firstchair.evals.report_cases import report_cases
+from firstchair.evals.report_data import Completion, ReportData, report_data, to_json
+from firstchair.evals.run_record import Run
+from firstchair.evals.verdict import Verdict
+
+VERDICT_WORDS = {
+    Verdict.PASS: "pass",
+    Verdict.WRONG_ARGS: "wrong arguments",
+    Verdict.WRONG_TOOL: "wrong tool",
+    Verdict.PREMATURE_STOP: "stopped too early",
+    Verdict.FAILED_TO_STOP: "failed to stop",
+    Verdict.MALFORMED: "malformed",
+    Verdict.KNOWN_BAD_REPEATED: "known mistake repeated",
+    Verdict.ERROR: "error (not scored)",
+}
+
+
+def write_report(
+    run: Run,
+    golden: GoldenSet,
+    out: Path,
+    baseline: Run | None = None,
+    *,
+    force: bool = False,
+    allow_serving: bool = False,
+    prices: Prices | None = None,
+    completion: Completion | None = None,
+) -> ReportData:
+    """Write ``out`` (HTML) and the same name with ``.json``; returns what they say.
+
+    Raises ``ConfigError`` when either exists without ``force`` or the runs cannot be compared.
+    """
+    beside = out.with_suffix(".json")
+    for path in (out, beside):
+        refuse_existing(path, force=force)
+    data = report_data(run, golden, baseline, allow_serving=allow_serving, prices=prices, completion=completion)
+    page = render(data, report_cases(run, golden, baseline))
+    write_text(beside, json.dumps(to_json(data), ensure_ascii=False, indent=1) + "\n", force=force)
+    write_text(out, page, force=force)
+    return data
+
+
+def render(data: ReportData, cases: dict[str, Any]) -> str:
+    """The page as one HTML text."""
+    script, style = _asset("page.js"), _asset("style.css")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=percent, points=points, interval=interval, short=_short)
+    environment.globals.update(words={str(key): word for key, word in VERDICT_WORDS.items()}, plot=plot)
+    return environment.from_string(_asset("page.html.j2")).render(
+        data=data,
+        changes=data.comparison.metrics if data.comparison else {},
+        tool_changes={change.tool: change for change in data.comparison.tools} if data.comparison else {},
+        cases_json=Markup(script_json(cases)),
+        left_out=cases["left_out"],
+        cut=cases["cut"],
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
+        style=Markup(style),
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("firstchair.evals") / "report_page" / name).read_text(encoding="utf-8")
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: no ``<``, so nothing in it can end the element or open another."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """``0.873`` → ``87.3%``; a dash for no value."""
+    return "–" if value is None else f"{100 * value:.{digits}f}%"
+
+
+def points(value: float | None) -> str:
+    """A difference of rates in percentage points, with its sign."""
+    return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def interval(rate: Any) -> str:
+    """``84.1–90.2`` in percent, or in signed points for a difference."""
+    if rate.low is None:
+        return ""
+    if rate.method.startswith("paired"):
+        return f"{points(rate.low)} to {points(rate.high)}"
+    return f"{100 * rate.low:.1f}–{100 * rate.high:.1f}"
+
+
+def _short(text: str, length: int = 12) -> str:
+    return text if len(text) <= length else text[:length] + "…"
+
+
+def plot(after: Any, before: Any = None) -> Markup:
+    """A rate with its interval on a line from 0 to 1; ``before`` stands hollow above it."""
+
+    def mark(rate: Any, name: str) -> str:
+        if rate is None or rate.value is None:
+            return ""
+        low, high, value = (100 * part for part in (rate.low, rate.high, rate.value))
+        return (
+            f'<i class="{name}i" style="left:{low:.1f}%;width:{max(high - low, 0.5):.1f}%"></i>'
+            f'<b class="{name}b" style="left:{value:.1f}%"></b>'
+        )
+
+    two = " two" if before is not None and before.value is not None else ""
+    return Markup(f'<span class="plot{two}" aria-hidden="true">{mark(before, "was-")}{mark(after, "now-")}</span>')
