@@ -77,7 +77,8 @@ _SECRET_PAIRS = frozenset(
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_TEXT = re.compile(
-    r"\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"
+    # A token has a digit, a capital or padding; prose ("basic training") has not.
+    r"\b(?:bearer|basic)\s+(?-i:(?=[^\s\"']*[0-9A-Z=])[A-Za-z0-9._~+/=-]{8,})"
     r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"
     r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"
     r"|\bhf_[A-Za-z0-9]{20,}|\bxox[a-z]-[A-Za-z0-9-]{10,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
 import msgspec
@@ -121,8 +122,8 @@ def turns_of(messages: tuple[Message, ...]) -> tuple[Turn, ...]:
         for index, message in enumerate(messages)
         if message.role == "user" and (index == 0 or messages[index - 1].role != "user")
     ]
-    ends = [*starts[1:], len(messages)]
-    return tuple(Turn(start=start, end=end) for start, end in zip(starts, ends, strict=True))
+    edges = [*starts, len(messages)]
+    return tuple(Turn(start=start, end=end) for start, end in itertools.pairwise(edges))
 
 
 def catalog_id_of(tools: tuple[Tool, ...]) -> str:
