@@ -386,9 +386,9 @@ def tools_to_openai(tools: Sequence[Tool], *, dropped: list[str] | None = None) 
         if "whole" in foreign:
             raise DataError(f"{foreign['whole'].get('type')!r} is a tool that only Anthropic hosts", field=where)
         function: dict[str, Any] = {"name": tool.name}
-        if tool.description is not None:
+        if tool.description is not None or "description" in own:
             function["description"] = tool.description
-        if tool.parameters:
+        if tool.parameters or "parameters" in own:
             function["parameters"] = tool.parameters
         function |= {key: value for key, value in own.items() if key != "outer"}
         if "strict" in foreign:

@@ -7,7 +7,7 @@ which form the content stood when it is not the usual one, and fields named ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from firstchair.chat.messages import Message
@@ -62,35 +62,40 @@ def rest(row: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in known}
 
 
-def check_results(messages: Iterable[Message], *, id_field: str = "tool_call_id") -> None:
+def check_results(
+    messages: Sequence[Message],
+    *,
+    places: Sequence[str] | None = None,
+    result_field: str = "tool_call_id",
+    call_field: str = "tool_calls",
+) -> None:
     """Every tool message answers, once, a call of the last assistant message that made calls before it.
 
-    Ids may return in later messages; a call without a result is allowed here. Raises ``DataError`` with the
-    field, such as ``messages[3].tool_call_id``.
+    Ids may return in later messages; a call without a result is allowed here. ``places`` names the messages
+    where they do not stand at their own index. Raises ``DataError`` with the field, such as
+    ``messages[3].tool_call_id``.
     """
     open_ids: dict[str, bool] = {}
     for index, message in enumerate(messages):
         if message.role == "assistant":
             open_ids = {}
-            for position, call in enumerate(message.tool_calls):
+            for call in message.tool_calls:
                 if call.id in open_ids:
                     raise DataError(
                         f"id {call.id!r} stands twice in one message; results could not be told apart",
-                        field=f"messages[{index}].tool_calls[{position}].id",
+                        field=f"{places[index] if places else f'messages[{index}]'}.{call_field}",
                     )
                 open_ids[call.id] = True
         elif message.role == "tool":
-            field = f"messages[{index}].{id_field}"
+            call_id = message.tool_call_id
+            if call_id is not None and open_ids.get(call_id):
+                open_ids[call_id] = False
+                continue
             if not open_ids:
-                raise DataError(
-                    f"result {message.tool_call_id!r} answers no call: the assistant message before it made none",
-                    field=field,
-                )
-            if message.tool_call_id not in open_ids:
-                raise DataError(
-                    f"found {message.tool_call_id!r}; the calls before it are {', '.join(map(repr, open_ids))}",
-                    field=field,
-                )
-            if not open_ids[message.tool_call_id]:
-                raise DataError(f"call {message.tool_call_id!r} is answered twice; keep one result", field=field)
-            open_ids[message.tool_call_id] = False
+                problem = f"result {call_id!r} answers no call: the assistant message before it made none"
+            elif call_id in open_ids:
+                problem = f"call {call_id!r} is answered twice; keep one result"
+            else:
+                problem = f"found {call_id!r}; the calls before it are {', '.join(map(repr, open_ids))}"
+            place = places[index] if places else f"messages[{index}]"
+            raise DataError(problem, field=f"{place}.{result_field}")
