@@ -129,6 +129,8 @@ def running_teacher(
             [sys.executable, "-m", "firstchair.rollout.desk.server", json.dumps(settings)],
             stdin=subprocess.PIPE,
             pass_fds=[sock.fileno()],
+            # Ctrl-C in a terminal goes to the whole group; this one stops when its input ends.
+            start_new_session=True,
         )
         server = TeacherServer(host=host, port=sock.getsockname()[1], model=model, pid=process.pid)
     try:

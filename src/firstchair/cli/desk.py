@@ -1,0 +1,357 @@
+"""``firstchair desk``: the embedded harness world from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.progress import progress
+
+if TYPE_CHECKING:
+    from firstchair.evals.stats import Rate
+    from firstchair.rollout.desk.task import DeskTask
+    from firstchair.rollout.episodes import Episode
+    from firstchair.rollout.policy import Policy
+
+app = typer.Typer(no_args_is_help=True, help="The embedded harness world: tasks, recordings, HTTP teacher, episodes.")
+
+
+class Dialect(StrEnum):
+    """Of a model's server."""
+
+    openai = "openai"
+    anthropic = "anthropic"
+
+
+Count = Annotated[int, typer.Option("--n", min=1, help="How many tasks.")]
+Seed = Annotated[int, typer.Option(help="Of the tasks, the world and the teacher's mistakes.")]
+MistakeRate = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of the teacher's actions that break the policy.")
+]
+Concurrency = Annotated[int, typer.Option(min=1, help="Episodes that live at once.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Force = Annotated[bool, typer.Option(help="Replace what is there.")]
+
+
+@app.command()
+def tasks(n: Count = 10, seed: Seed = 0, as_json: AsJson = False) -> None:
+    """Print generated tasks."""
+    import msgspec
+
+    from firstchair.rollout.desk.tasks import make_tasks
+
+    made = make_tasks(n, seed)
+    if as_json:
+        for task in made:
+            typer.echo(msgspec.json.encode(task).decode())
+        return
+    rows = [[task.task_id, ", ".join(task.rows), str(len(task.turns)), _first_words(task)] for task in made]
+    _print_table(("task", "policy rows", "turns", "the user begins with"), rows)
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; there is no authentication.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8100,
+    mistake_rate: MistakeRate = 0.0,
+    seed: Seed = 0,
+    model: Annotated[str, typer.Option(help="The model name it answers to.")] = "desk-teacher",
+) -> None:
+    """Serve the teacher as an OpenAI and Anthropic model until Ctrl-C."""
+    from firstchair.rollout.desk.server import serve as serve_teacher
+
+    def ready(url: str) -> None:
+        typer.echo(f"{model} on {url}  (OpenAI clients: {url}/v1, Anthropic clients: {url})")
+
+    serve_teacher(host, port, mistake_rate=mistake_rate, seed=seed, model=model, ready=ready)
+
+
+@app.command()
+def record(
+    n: Count = 100,
+    out: Annotated[Path | None, typer.Option(help="Directory for session files.")] = None,
+    store: Annotated[str | None, typer.Option(help="Trace store: a path or a database URL.")] = None,
+    seed: Seed = 0,
+    mistake_rate: MistakeRate = 0.0,
+    base_url: Annotated[
+        str | None, typer.Option(help="Record this server (with /v1) instead of starting a teacher.")
+    ] = None,
+    concurrency: Concurrency = 20,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Record the teacher's sessions over HTTP, into files (--out) or a store (--store)."""
+    from firstchair.core.atomic import refuse_existing
+    from firstchair.rollout.desk.environment import DeskEnvironment
+    from firstchair.rollout.desk.tasks import make_tasks
+    from firstchair.rollout.recording import record_sessions
+
+    if (out is None) == (store is None):
+        raise ConfigError("give exactly one of --out DIR and --store URL")
+    if base_url is not None and mistake_rate:
+        raise ConfigError("--mistake-rate is for the teacher started here; with --base-url set it on the server")
+    if out is not None:
+        refuse_existing(out, force=force)
+    made = make_tasks(n, seed)
+    with _teacher(base_url, mistake_rate, seed) as url:
+        recording = record_sessions(url, made, DeskEnvironment, seed=seed, concurrency=concurrency)
+        episodes = asyncio.run(_collect(recording, "recording", len(made)))
+    good = [episode for episode in episodes if episode.error is None]
+    kept = _keep(good, out, store, force=force)
+    summary = {
+        "sessions": len(good),
+        "new": kept.new,
+        "completed": sum(bool(episode.completed) for episode in good),
+        "calls": sum(len(episode.session.calls) for episode in good),
+        "failed": len(episodes) - len(good),
+    }
+    if as_json:
+        typer.echo(json.dumps({**summary, "where": kept.where}))
+    else:
+        _print_table(
+            tuple(summary), [[f"{value:,}" for value in summary.values()]], title=f"recorded to {kept.where}"
+        )
+    _fail_on_errors(episodes)
+
+
+@app.command()
+def play(
+    n: Count = 50,
+    model: Annotated[Path | None, typer.Option(help="Directory of a model to load here.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Server of a model; OpenAI's with /v1.")] = None,
+    served_model: Annotated[str, typer.Option(help="Its name on that server.")] = "desk-teacher",
+    dialect: Annotated[Dialect, typer.Option(help="What that server speaks.")] = Dialect.openai,
+    teacher: Annotated[bool, typer.Option("--teacher", help="Let the scripted teacher play.")] = False,
+    seed: Seed = 1,
+    mistake_rate: MistakeRate = 0.0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest action; a longer one is cut.")] = 256,
+    max_steps: Annotated[int, typer.Option(min=1, help="Actions until an episode is given up.")] = 40,
+    concurrency: Concurrency = 16,
+    out: Annotated[Path | None, typer.Option(help="Directory for the sessions.")] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a model, a server's model or the teacher play tasks; print how many it completes."""
+    from firstchair.core.atomic import refuse_existing
+    from firstchair.rollout.desk.environment import DeskEnvironment
+    from firstchair.rollout.desk.tasks import make_tasks
+    from firstchair.rollout.episodes import run_episodes
+
+    if [model is not None, base_url is not None, teacher].count(True) != 1:
+        raise ConfigError("give exactly one of --model DIR, --base-url URL and --teacher")
+    if out is not None:
+        refuse_existing(out, force=force)
+    made = make_tasks(n, seed)
+
+    async def run() -> list[Episode]:
+        player = _Player(model, base_url, served_model, dialect, temperature, max_new_tokens, mistake_rate, seed)
+        async with _policy(player) as policy:
+            running = run_episodes(
+                DeskEnvironment, made, policy, seed=seed, concurrency=concurrency, max_steps=max_steps
+            )
+            return await _collect(running, "playing", len(made))
+
+    episodes = asyncio.run(run())
+    good = [episode for episode in episodes if episode.error is None]
+    where = _keep(good, out, None, force=force).where if out is not None else ""
+    _print_completion(made, episodes, where, as_json=as_json)
+    _fail_on_errors(episodes)
+
+
+@app.command()
+def show(
+    seed: Seed = 0,
+    number: Annotated[int, typer.Option(min=0, help="Which of the seed's tasks.")] = 0,
+    mistake_rate: MistakeRate = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Play one task with the teacher and print the session."""
+    import msgspec
+
+    from firstchair.rollout.desk.environment import DeskEnvironment
+    from firstchair.rollout.desk.tasks import make_tasks
+    from firstchair.rollout.desk.teacher import Teacher
+    from firstchair.rollout.episodes import run_episodes
+    from firstchair.rollout.teacher_policy import TeacherPolicy
+
+    task = make_tasks(number + 1, seed)[number]
+    policy = TeacherPolicy(Teacher(mistake_rate=mistake_rate, seed=seed), name="desk-teacher")
+    running = run_episodes(DeskEnvironment, [task], policy, seed=seed, source="scripted")
+    (episode,) = asyncio.run(_collect(running, "playing", 1))
+    if as_json:
+        typer.echo(msgspec.json.encode(episode.session).decode())
+    else:
+        _print_episode(episode, task.rows)
+    _fail_on_errors([episode])
+
+
+# What the commands share
+
+
+async def _collect(episodes: AsyncGenerator[Episode, None], title: str, total: int) -> list[Episode]:
+    out: list[Episode] = []
+    with progress(title, total, unit="sessions") as bar:
+        async with aclosing(episodes):
+            async for episode in episodes:
+                out.append(episode)
+                bar.advance()
+    # The order of tasks, not of finishing: equal runs write equal files.
+    return sorted(out, key=lambda episode: episode.number)
+
+
+@contextmanager
+def _teacher(base_url: str | None, mistake_rate: float, seed: int) -> Iterator[str]:
+    """The URL to record: the one given, or that of a teacher started for the length of the block."""
+    if base_url is not None:
+        yield base_url
+        return
+    from firstchair.rollout.desk.server import running_teacher
+
+    with running_teacher(mistake_rate=mistake_rate, seed=seed) as server:
+        yield server.openai_url
+
+
+@dataclass(frozen=True)
+class _Player:
+    """Who plays, from the command line."""
+
+    model: Path | None
+    base_url: str | None
+    served_model: str
+    dialect: Dialect
+    temperature: float
+    max_new_tokens: int
+    mistake_rate: float
+    seed: int
+
+
+@asynccontextmanager
+async def _policy(player: _Player) -> AsyncIterator[Policy]:
+    from firstchair.engines.base import Sampling
+
+    sampling = Sampling(
+        max_new_tokens=player.max_new_tokens,
+        temperature=player.temperature,
+        seed=player.seed if player.temperature else None,
+    )
+    if player.model is not None:
+        from firstchair.chat.renderer import Renderer
+        from firstchair.engines.transformers_engine import TransformersEngine
+        from firstchair.rollout.engine_policy import EnginePolicy
+
+        renderer = Renderer.from_pretrained(player.model)
+        engine = TransformersEngine(player.model, renderer)
+        try:
+            yield EnginePolicy(engine, renderer, sampling)
+        finally:
+            await engine.close()
+    elif player.base_url is not None:
+        from firstchair.rollout.http_policy import HttpPolicy
+
+        # Through extra_body, since Anthropic's SDK no longer has the keyword.
+        sampled = {"temperature": player.temperature}
+        options = {"extra_body": sampled, "max_tokens": player.max_new_tokens}
+        async with HttpPolicy(player.dialect.value, player.base_url, player.served_model, options=options) as policy:
+            yield policy
+    else:
+        from firstchair.rollout.desk.teacher import Teacher
+        from firstchair.rollout.teacher_policy import TeacherPolicy
+
+        yield TeacherPolicy(Teacher(mistake_rate=player.mistake_rate, seed=player.seed), name="desk-teacher")
+
+
+class _Kept(NamedTuple):
+    """Where sessions went, and how many were not there before."""
+
+    where: str
+    new: int
+
+
+def _keep(episodes: Sequence[Episode], out: Path | None, store: str | None, *, force: bool) -> _Kept:
+    """Write sessions to files or a store; nothing is made when there is none."""
+    from firstchair.traces.session_file import write_sessions
+    from firstchair.traces.store import TraceStore
+
+    if not episodes:
+        return _Kept("nowhere", 0)
+    sessions = [episode.session for episode in episodes]
+    catalogs = {episode.session.catalog_id: episode.tools for episode in episodes}
+    if out is not None:
+        return _Kept(str(out), write_sessions(out, sessions, catalogs, force=force))
+    assert store is not None
+    with TraceStore.open(store) as opened:
+        # The same conversation recorded again differs in times alone: the first one stays.
+        report = opened.add(sessions, catalogs, on_conflict="replace" if force else "keep")
+        return _Kept(opened.url, report.added + report.replaced)
+
+
+def _fail_on_errors(episodes: Sequence[Episode]) -> None:
+    """A run with failed episodes has failed, whatever the others gave: exit code 1 and the reasons."""
+    errors = [episode.error for episode in episodes if episode.error is not None]
+    if errors:
+        reasons = "; ".join(sorted(set(errors))[:3])
+        raise RunFailed(f"{len(errors)} of {len(episodes)} episodes failed and were left out: {reasons}")
+
+
+def _first_words(task: DeskTask, width: int = 60) -> str:
+    text = task.turns[0].user
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def _print_completion(made: Sequence[DeskTask], episodes: Sequence[Episode], where: str, *, as_json: bool) -> None:
+    import msgspec
+
+    from firstchair.evals.completion import completion
+
+    found = completion(episodes, {task.task_id: task.rows for task in made})
+    if as_json:
+        typer.echo(msgspec.json.encode({**msgspec.structs.asdict(found), "where": where}).decode())
+        return
+    rows = [["all", *_cells(found.completed)]]
+    rows += [[row, *_cells(share)] for row, share in found.by_row.items()]
+    title = f"completed tasks; malformed actions {_cells(found.malformed)[0]}"
+    _print_table(("policy row", "completed", "95% interval", "episodes"), rows, title=title)
+    ends = ", ".join(f"{end} {count}" for end, count in sorted(found.ends.items()))
+    typer.echo(f"ended by: {ends}" + (f"\nsessions: {where}" if where else ""))
+
+
+def _cells(share: Rate) -> list[str]:
+    if share.value is None or share.low is None or share.high is None:
+        return ["-", "-", "0"]
+    return [f"{share.value:.1%}", f"{share.low:.1%} to {share.high:.1%}", f"{share.n:,}"]
+
+
+def _print_episode(episode: Episode, rows: Sequence[str]) -> None:
+    typer.echo(f"{episode.session.session_id}  rows: {', '.join(rows)}")
+    for message in episode.session.messages:
+        if message.thinking:
+            typer.echo(f"{message.role} thinks: {message.thinking}")
+        if message.text or not message.tool_calls:
+            typer.echo(f"{message.role}{' (error)' if message.is_error else ''}: {message.text}")
+        for call in message.tool_calls:
+            typer.echo(f"{message.role} calls: {call.name} {call.arguments}")
+    if episode.outcome is not None:
+        failed = [check.name for check in episode.outcome.checks if not check.ok]
+        broken = ", ".join(episode.outcome.violations) or "none"
+        typer.echo(f"completed: {episode.completed}; failed checks: {failed or 'none'}; policy rows broken: {broken}")

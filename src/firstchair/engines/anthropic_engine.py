@@ -1,0 +1,89 @@
+"""Any server that speaks Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from firstchair.chat.anthropic_wire import message_from_anthropic_response, messages_to_anthropic, tools_to_anthropic
+from firstchair.core.errors import DataError
+from firstchair.engines.base import ErrorKind, Generation, Request, Stop
+from firstchair.engines.http_engine import HttpEngine, HttpOptions
+from firstchair.engines.http_retry import HttpFailure
+
+API_VERSION = "2023-06-01"
+
+STOP_REASONS: Mapping[str, Stop] = MappingProxyType(
+    {
+        "end_turn": Stop.END,
+        "tool_use": Stop.END,
+        "stop_sequence": Stop.END,
+        "max_tokens": Stop.LENGTH,
+        "model_context_window_exceeded": Stop.LENGTH,
+        "refusal": Stop.REFUSAL,
+    }
+)
+"""Anthropic's ``stop_reason`` → why it stopped. Anything else (``pause_turn`` too) is an error, never a stop."""
+
+
+class AnthropicEngine(HttpEngine):
+    """An ``Engine`` over ``base_url`` (without ``/v1``). Messages only: no ids, no log-probabilities."""
+
+    name = "anthropic"
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str = "none",
+        concurrency: int = 16,
+        options: HttpOptions | None = None,
+    ):
+        headers = {"x-api-key": api_key, "anthropic-version": API_VERSION}
+        super().__init__(base_url, model, headers=headers, options=options or HttpOptions(), concurrency=concurrency)
+
+    def build(self, request: Request, dropped: list[str]) -> tuple[str, dict[str, Any]]:
+        """Path and body. Ids, a seed and constrained calls have no counterpart here and are refused."""
+        sampling = request.sampling
+        for field, asked in (
+            ("prompt_ids", request.prompt_ids is not None),
+            ("constrain", request.constrain),
+            ("sampling.seed", sampling.seed is not None),
+        ):
+            if asked:
+                raise DataError("the Anthropic API has no such field; leave it unset", field=field)
+        prompt = messages_to_anthropic(request.messages, dropped=dropped)
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "messages": prompt.messages,
+        }
+        if prompt.system:
+            body["system"] = prompt.system
+        if request.tools:
+            body["tools"] = tools_to_anthropic(request.tools, dropped=dropped)
+        if sampling.top_p != 1.0:
+            body["top_p"] = sampling.top_p
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        return "/v1/messages", body
+
+    def read(self, request: Request, payload: dict[str, Any]) -> Generation:
+        """The message of the answer; Anthropic's three input counters are added up in ``prompt_tokens``."""
+        reason = payload.get("stop_reason") or ""
+        if reason not in STOP_REASONS:
+            raise HttpFailure(ErrorKind.BAD_RESPONSE, f"stop_reason {reason!r} is none of {[*STOP_REASONS]}")
+        usage = payload.get("usage") or {}
+        cached = usage.get("cache_read_input_tokens") or 0
+        written = usage.get("cache_creation_input_tokens") or 0
+        return Generation(
+            request_id=request.request_id,
+            stop=STOP_REASONS[reason],
+            message=message_from_anthropic_response(payload),
+            prompt_tokens=(usage.get("input_tokens") or 0) + cached + written,
+            output_tokens=usage.get("output_tokens"),
+            cached_tokens=cached,
+        )

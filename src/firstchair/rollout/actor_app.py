@@ -1,0 +1,248 @@
+"""A scripted expert served as a model over HTTP, in OpenAI's and Anthropic's dialects, streamed and not.
+
+    POST /v1/chat/completions   GET /v1/models
+    POST /v1/messages           GET /healthz
+
+It keeps nothing between requests: the conversation comes with each one, as with any provider. Thinking is carried
+as ``reasoning_content`` (OpenAI) and as a thinking block (Anthropic). Usage is an estimate, ``BYTES_PER_TOKEN``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from firstchair.chat import anthropic_stream, openai_stream
+from firstchair.chat.actions import Action, ActionKind
+from firstchair.core.errors import BadRequest, FirstchairError, UpstreamError
+from firstchair.rollout.actor_requests import (
+    BYTES_PER_TOKEN,
+    Ask,
+    ToolCache,
+    read_anthropic,
+    read_openai,
+    tokens,
+)
+from firstchair.rollout.policy import Actor
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""A longer request is refused with 413."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one wire says things."""
+
+    read: Callable[[bytes, ToolCache], Ask]
+    reply: Callable[[Ask, Action, bool, str], dict[str, Any]]
+    stream: Callable[[dict[str, Any], Ask], Iterator[bytes]]
+    error: Callable[[int, str, str | None], dict[str, Any]]
+
+
+def build_app(actor: Actor, model: str = "desk-teacher") -> Starlette:
+    """An application that answers as ``model`` with what ``actor`` does; other model names get 404."""
+    cache, started = ToolCache(), int(time.time())
+
+    def endpoint(dialect: Dialect) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            try:
+                return _answer(dialect, actor, model, cache, await _body(request))
+            except _Refused as refused:
+                return _json(dialect.error(refused.status, str(refused), refused.param), refused.status)
+            except BadRequest as error:
+                return _json(dialect.error(400, str(error), error.param), 400)
+            except Exception as error:  # noqa: BLE001 - the server boundary: a client gets its dialect's 500
+                reason = str(error) if isinstance(error, FirstchairError) else type(error).__name__
+                return _json(dialect.error(500, f"the scripted model failed: {reason}", None), 500)
+
+        return answer
+
+    async def models(request: Request) -> Response:
+        row = {"id": model, "object": "model", "created": started, "owned_by": "firstchair"}
+        row |= {"type": "model", "display_name": model, "created_at": "2026-01-01T00:00:00Z"}
+        return _json({"object": "list", "data": [row], "has_more": False, "first_id": model, "last_id": model})
+
+    async def health(request: Request) -> Response:
+        return _json({"status": "ok", "model": model})
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        known = "POST /v1/chat/completions, POST /v1/messages, GET /v1/models, GET /healthz"
+        return _json(_openai_error(status, f"{request.method} {request.url.path}: use one of {known}", None), status)
+
+    return Starlette(
+        exception_handlers={404: unknown, 405: unknown},
+        routes=[
+            Route("/v1/chat/completions", endpoint(OPENAI), methods=["POST"]),
+            Route("/v1/messages", endpoint(ANTHROPIC), methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/healthz", health),
+        ],
+    )
+
+
+class _Refused(Exception):
+    """A request refused with a status of its own."""
+
+    def __init__(self, status: int, message: str, param: str | None = None):
+        self.status, self.param = status, param
+        super().__init__(message)
+
+
+async def _body(request: Request) -> bytes:
+    size, parts = 0, []
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise _Refused(413, f"the body is longer than {MAX_BODY_BYTES:,} bytes; shorten the conversation")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _answer(dialect: Dialect, actor: Actor, model: str, cache: ToolCache, body: bytes) -> Response:
+    ask = dialect.read(body, cache)
+    if ask.model != model:
+        raise _Refused(404, f"model: there is no {ask.model!r}; use {model!r}", "model")
+    action, cut = fit(actor.act(ask.messages, ask.tools), ask.max_tokens)
+    # Equal requests get equal answers, their ids too; the parts of a stream are the parts of the whole.
+    digest = hashlib.blake2b(msgspec.json.encode(ask.messages), digest_size=12).hexdigest()
+    reply = dialect.reply(ask, action, cut, digest)
+    if not ask.stream:
+        return _json(reply)
+    return StreamingResponse(
+        _each(dialect.stream(reply, ask)), media_type="text/event-stream", headers={"cache-control": "no-cache"}
+    )
+
+
+async def _each(events: Iterator[bytes]) -> Any:
+    for event in events:
+        yield event
+
+
+def _json(payload: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(payload), status, media_type="application/json")
+
+
+def fit(action: Action, max_tokens: int | None) -> tuple[Action, bool]:
+    """``action`` within an output limit, and whether it was cut: thinking, then text, then whole calls."""
+    if max_tokens is None or output_tokens(action) <= max_tokens:
+        return action, False
+    left = max_tokens * BYTES_PER_TOKEN
+    thinking = _first_bytes(action.thinking, left)
+    left -= len(thinking.encode())
+    text = _first_bytes(action.text, left)
+    left -= len(text.encode())
+    calls = []
+    for call in action.calls:
+        left -= len(call.name.encode()) + len(call.arguments.encode())
+        if left < 0:
+            break
+        calls.append(call)
+    kind: ActionKind = "tool_call" if calls else "final_reply"
+    return Action(kind=kind, calls=tuple(calls), text=text, thinking=thinking), True
+
+
+def _first_bytes(text: str, size: int) -> str:
+    return text.encode()[: max(0, size)].decode(errors="ignore")
+
+
+def output_tokens(action: Action) -> int:
+    """Estimated tokens of an action."""
+    size = len(action.thinking.encode()) + len(action.text.encode())
+    return tokens(size + sum(len(call.name.encode()) + len(call.arguments.encode()) for call in action.calls))
+
+
+def _openai_reply(ask: Ask, action: Action, cut: bool, digest: str) -> dict[str, Any]:
+    output = output_tokens(action)
+    message: dict[str, Any] = {"role": "assistant", "content": action.text or None, "refusal": None}
+    if action.thinking:
+        message["reasoning_content"] = action.thinking
+    if action.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in action.calls
+        ]
+    elif message["content"] is None:
+        message["content"] = ""
+    finish = "length" if cut else "tool_calls" if action.calls else "stop"
+    return {
+        "id": f"chatcmpl-{digest}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": ask.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "usage": {
+            "prompt_tokens": ask.input_tokens,
+            "completion_tokens": output,
+            "total_tokens": ask.input_tokens + output,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    }
+
+
+def _anthropic_reply(ask: Ask, action: Action, cut: bool, digest: str) -> dict[str, Any]:
+    content: list[dict[str, Any]] = []
+    if action.thinking:
+        signature = hashlib.blake2b(action.thinking.encode(), digest_size=12).hexdigest()
+        content.append({"type": "thinking", "thinking": action.thinking, "signature": signature})
+    if action.text:
+        content.append({"type": "text", "text": action.text})
+    for call in action.calls:
+        arguments = call.parsed()
+        if arguments is None:
+            raise UpstreamError(f"arguments of {call.name} are not a JSON object; this dialect cannot carry them")
+        content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+    return {
+        "id": f"msg_{digest}",
+        "type": "message",
+        "role": "assistant",
+        "model": ask.model,
+        "content": content,
+        "stop_reason": "max_tokens" if cut else "tool_use" if action.calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": ask.input_tokens,
+            "output_tokens": output_tokens(action),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        },
+    }
+
+
+def _openai_error(status: int, message: str, param: str | None) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    code = "model_not_found" if status == 404 else None
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+_ANTHROPIC_ERRORS = {404: "not_found_error", 413: "request_too_large", 500: "api_error"}
+
+
+def _anthropic_error(status: int, message: str, param: str | None) -> dict[str, Any]:
+    kind = _ANTHROPIC_ERRORS.get(status, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+
+
+OPENAI = Dialect(
+    read=read_openai,
+    reply=_openai_reply,
+    stream=lambda reply, ask: openai_stream.encode(reply, include_usage=ask.include_usage),
+    error=_openai_error,
+)
+ANTHROPIC = Dialect(
+    read=read_anthropic,
+    reply=_anthropic_reply,
+    stream=lambda reply, ask: anthropic_stream.encode(reply),
+    error=_anthropic_error,
+)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from firstchair.cli.desk import app
+from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.rollout.actor_app import build_app
+from firstchair.rollout.desk.server import running_app
+from firstchair.rollout.desk.teacher import Teacher
+from firstchair.traces.session_file import read_catalogs, read_sessions
+from firstchair.traces.store import TraceStore
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def lines(result: Result) -> list[Any]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.split("\n") if line]
+
+
+def test_tasks_are_printed_as_a_table_and_as_json() -> None:
+    table = run("tasks", "--n", "2", "--seed", "7")
+    assert table.exit_code == 0
+    assert "desk-7-1" in table.stdout
+    tasks = lines(run("tasks", "--n", "2", "--seed", "7", "--json"))
+    assert [task["task_id"] for task in tasks] == ["desk-7-0", "desk-7-1"]
+
+
+def test_show_prints_one_session_to_read() -> None:
+    shown = run("show", "--number", "2")
+    assert shown.exit_code == 0
+    for part in ("system: ", "user: ", "assistant thinks: ", "assistant calls: ", "completed: True"):
+        assert part in shown.stdout
+    (session,) = lines(run("show", "--number", "2", "--json"))
+    assert session["labels"]["completed"] is True
+
+
+def test_play_with_the_teacher_gives_completion_with_its_interval(tmp_path: Path) -> None:
+    out = tmp_path / "played"
+    (found,) = lines(run("play", "--teacher", "--n", "8", "--json", "--out", str(out)))
+    assert found["completed"]["value"] == 1.0
+    assert found["completed"]["n"] == 8
+    assert 0 < found["completed"]["low"] < 1
+    assert found["errors"] == {}
+    assert sum(1 for _ in read_sessions(out)) == 8
+    table = run("play", "--teacher", "--n", "8", "--mistake-rate", "1")
+    assert "policy row" in table.stdout
+    assert "0.0%" in table.stdout
+
+
+def test_play_calls_a_server_in_either_dialect() -> None:
+    with running_app(build_app(Teacher(), "t"), model="t") as server:
+        for dialect, url in (("openai", server.openai_url), ("anthropic", server.base_url)):
+            options = ("--base-url", url, "--served-model", "t", "--dialect", dialect)
+            (found,) = lines(run("play", "--n", "2", "--json", *options))
+            assert found["completed"]["value"] == 1.0
+
+
+def test_record_writes_files_or_a_store_and_the_same_again_adds_nothing(tmp_path: Path) -> None:
+    with running_app(build_app(Teacher(mistake_rate=0.2, seed=3), "desk-teacher")) as server:
+        options = ("--n", "5", "--base-url", server.openai_url, "--json")
+        (first,) = lines(run("record", *options, "--out", str(tmp_path / "files")))
+        store = str(tmp_path / "store.db")
+        (second,) = lines(run("record", *options, "--store", store))
+        (third,) = lines(run("record", *options, "--store", store))
+    assert (first["new"], second["new"], third["new"]) == (5, 5, 0)
+    assert first["calls"] > 20
+    sessions = list(read_sessions(tmp_path / "files"))
+    assert {session.source for session in sessions} == {"scripted"}
+    catalogs = read_catalogs(tmp_path / "files" / "catalogs.jsonl")
+    assert set(catalogs) == {session.catalog_id for session in sessions}
+    with TraceStore.open(store) as opened:
+        assert {s.session_id for s in opened.sessions()} == {s.session_id for s in sessions}
+
+
+def test_a_recording_without_a_server_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "files"
+    result = run("record", "--n", "2", "--out", str(out), "--base-url", "http://127.0.0.1:9/v1")
+    assert isinstance(result.exception, RunFailed)
+    assert "2 of 2 episodes failed" in str(result.exception)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("record", "--n", "1"),
+        ("record", "--n", "1", "--out", "a", "--store", "b"),
+        ("record", "--n", "1", "--out", "a", "--base-url", "http://x/v1", "--mistake-rate", "0.5"),
+        ("record", "--n", "1", "--out", "."),
+        ("play", "--n", "1"),
+        ("play", "--n", "1", "--teacher", "--base-url", "http://x/v1"),
+        ("play", "--n", "1", "--teacher", "--out", "."),
+    ],
+)
+def test_a_command_line_that_does_not_fit_together_is_refused_before_anything_runs(
+    arguments: tuple[str, ...],
+) -> None:
+    assert isinstance(run(*arguments).exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("tasks", "--n", "0"), ("record", "--mistake-rate", "2"), ("play", "--dialect", "x")]
+)
+def test_a_value_out_of_range_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2

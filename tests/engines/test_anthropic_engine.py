@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from firstchair.chat.messages import text_message
+from firstchair.engines.anthropic_engine import STOP_REASONS, AnthropicEngine
+from firstchair.engines.base import ErrorKind, Generation, Request, Sampling, Stop
+from firstchair.engines.http_engine import HttpOptions
+from firstchair.engines.http_retry import RetryPolicy
+from firstchair.testing.environment import STORE
+from firstchair.testing.fault_server import Answer, FaultServer, Seen
+
+ASK = (text_message("system", "be brief"), text_message("user", "hi"))
+
+
+def answer(stop_reason: Any = "tool_use") -> dict[str, Any]:
+    content = [
+        {"type": "thinking", "thinking": "a fox", "signature": "sig"},
+        {"type": "tool_use", "id": "t1", "name": "store", "input": {"word": "fox"}},
+    ]
+    usage = {"input_tokens": 5, "cache_read_input_tokens": 128, "cache_creation_input_tokens": 2, "output_tokens": 9}
+    return {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": content,
+        "stop_reason": stop_reason,
+        "usage": usage,
+    }
+
+
+def one(reply: Answer, request: Request) -> tuple[Generation, list[Seen]]:
+    async def run(server: FaultServer) -> Generation:
+        engine = AnthropicEngine(server.base_url, "m", options=HttpOptions(retry=RetryPolicy(tries=1)))
+        (generation,) = [generation async for generation in engine.generate([request])]
+        await engine.close()
+        return generation
+
+    with FaultServer(lambda seen, number: reply) as server:
+        return asyncio.run(run(server)), server.seen
+
+
+def test_a_call_with_thinking_is_read_and_input_counters_are_added_up() -> None:
+    generation, (seen,) = one(Answer(answer()), Request(request_id="a", messages=ASK, tools=(STORE,)))
+    assert seen.path == "/v1/messages"
+    assert seen.headers["x-api-key"] == "none"
+    assert "be brief" in str(seen.body["system"])
+    assert seen.body["tools"][0]["input_schema"] == STORE.parameters
+    assert generation.stop is Stop.END
+    assert generation.message is not None
+    assert generation.message.thinking == "a fox"
+    assert generation.message.tool_calls[0].parsed() == {"word": "fox"}
+    assert (generation.prompt_tokens, generation.cached_tokens, generation.output_tokens) == (135, 128, 9)
+
+
+@pytest.mark.parametrize("reason", [*STOP_REASONS, "pause_turn", None])
+def test_every_stop_reason_is_mapped_and_an_unknown_one_is_no_stop(reason: str | None) -> None:
+    generation, _ = one(Answer(answer(reason)), Request(request_id="a", messages=ASK))
+    assert generation.stop is STOP_REASONS.get(reason or "", Stop.ERROR)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(request_id="a", prompt_ids=(1,)),
+        Request(request_id="a", messages=ASK, constrain=True),
+        Request(request_id="a", messages=ASK, sampling=Sampling(seed=1)),
+    ],
+)
+def test_what_the_api_has_no_field_for_is_refused(request_: Request) -> None:
+    generation, seen = one(Answer(answer()), request_)
+    assert generation.error_kind is ErrorKind.BAD_REQUEST
+    assert not seen
+
+
+def test_overloaded_is_a_rate_limit_of_its_own_status() -> None:
+    body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    generation, _ = one(Answer(body, 529), Request(request_id="a", messages=ASK))
+    assert generation.error_kind is ErrorKind.RATE_LIMITED
+    assert "HTTP 529: Overloaded" in (generation.error or "")
