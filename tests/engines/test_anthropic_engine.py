@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firstchair.chat.messages import text_message
-from firstchair.engines.anthropic_engine import STOP_REASONS, AnthropicEngine
+from firstchair.engines.anthropic_engine import AnthropicEngine
 from firstchair.engines.base import ErrorKind, Generation, Request, Sampling, Stop
 from firstchair.engines.http_engine import HttpOptions
 from firstchair.engines.http_retry import RetryPolicy
@@ -57,10 +57,23 @@ def test_a_call_with_thinking_is_read_and_input_counters_are_added_up() -> None:
     assert (generation.prompt_tokens, generation.cached_tokens, generation.output_tokens) == (135, 128, 9)
 
 
-@pytest.mark.parametrize("reason", [*STOP_REASONS, "pause_turn", None])
-def test_every_stop_reason_is_mapped_and_an_unknown_one_is_no_stop(reason: str | None) -> None:
+@pytest.mark.parametrize(
+    ("reason", "stop"),
+    [
+        ("end_turn", Stop.END),
+        ("tool_use", Stop.END),
+        ("stop_sequence", Stop.END),
+        ("max_tokens", Stop.LENGTH),
+        ("model_context_window_exceeded", Stop.LENGTH),
+        ("refusal", Stop.REFUSAL),
+        ("pause_turn", Stop.ERROR),
+        ("something", Stop.ERROR),
+        (None, Stop.ERROR),
+    ],
+)
+def test_every_stop_reason_is_mapped_and_an_unknown_one_is_no_stop(reason: str | None, stop: Stop) -> None:
     generation, _ = one(Answer(answer(reason)), Request(request_id="a", messages=ASK))
-    assert generation.stop is STOP_REASONS.get(reason or "", Stop.ERROR)
+    assert generation.stop is stop
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from firstchair.chat.messages import Tool, text_message
 from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling, Stop
 from firstchair.engines.http_engine import HttpOptions
 from firstchair.engines.http_retry import RetryPolicy
-from firstchair.engines.openai_engine import FINISH_REASONS, OpenAIEngine
+from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.testing.environment import STORE
 from firstchair.testing.fault_server import Answer, FaultServer, Seen
 
@@ -131,10 +131,21 @@ def test_an_answer_that_breaks_the_protocol_is_an_error_and_not_a_reply(answer: 
     assert generation.error_kind is ErrorKind.BAD_RESPONSE
 
 
-@pytest.mark.parametrize("reason", [*FINISH_REASONS, None, "", "pause", "error"])
-def test_every_finish_reason_is_mapped_and_an_unknown_one_is_no_stop(reason: str | None) -> None:
+@pytest.mark.parametrize(
+    ("reason", "stop"),
+    [
+        ("stop", Stop.END),
+        ("tool_calls", Stop.END),
+        ("length", Stop.LENGTH),
+        ("content_filter", Stop.REFUSAL),
+        (None, Stop.ERROR),
+        ("", Stop.ERROR),
+        ("abort", Stop.ERROR),
+    ],
+)
+def test_every_finish_reason_is_mapped_and_an_unknown_one_is_no_stop(reason: str | None, stop: Stop) -> None:
     generation, _ = one(chat_answer(finish=reason))
-    assert generation.stop is FINISH_REASONS.get(reason or "", Stop.ERROR)
+    assert generation.stop is stop
     assert (generation.error is None) == (generation.stop is not Stop.ERROR)
 
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from firstchair.chat.anthropic_wire import message_from_anthropic_response, messages_to_anthropic, tools_to_anthropic
+from firstchair.chat.wire_request import finish_from_anthropic, usage_from_anthropic
 from firstchair.core.errors import DataError
-from firstchair.engines.base import ErrorKind, Generation, Request, Stop
+from firstchair.engines.base import Generation, Request
 from firstchair.engines.http_engine import HttpEngine, HttpOptions
-from firstchair.engines.http_retry import HttpFailure
+from firstchair.engines.stops import stop_of
 
 API_VERSION = "2023-06-01"
-
-STOP_REASONS: Mapping[str, Stop] = MappingProxyType(
-    {
-        "end_turn": Stop.END,
-        "tool_use": Stop.END,
-        "stop_sequence": Stop.END,
-        "max_tokens": Stop.LENGTH,
-        "model_context_window_exceeded": Stop.LENGTH,
-        "refusal": Stop.REFUSAL,
-    }
-)
-"""Anthropic's ``stop_reason`` → why it stopped. Anything else (``pause_turn`` too) is an error, never a stop."""
 
 
 class AnthropicEngine(HttpEngine):
@@ -73,17 +60,12 @@ class AnthropicEngine(HttpEngine):
 
     def read(self, request: Request, payload: dict[str, Any]) -> Generation:
         """The message of the answer; Anthropic's three input counters are added up in ``prompt_tokens``."""
-        reason = payload.get("stop_reason") or ""
-        if reason not in STOP_REASONS:
-            raise HttpFailure(ErrorKind.BAD_RESPONSE, f"stop_reason {reason!r} is none of {[*STOP_REASONS]}")
-        usage = payload.get("usage") or {}
-        cached = usage.get("cache_read_input_tokens") or 0
-        written = usage.get("cache_creation_input_tokens") or 0
+        usage = usage_from_anthropic(payload.get("usage") or {})
         return Generation(
             request_id=request.request_id,
-            stop=STOP_REASONS[reason],
+            stop=stop_of(finish_from_anthropic(payload.get("stop_reason"), has_calls=False)),
             message=message_from_anthropic_response(payload),
-            prompt_tokens=(usage.get("input_tokens") or 0) + cached + written,
-            output_tokens=usage.get("output_tokens"),
-            cached_tokens=cached,
+            prompt_tokens=usage.input + usage.cache_read + usage.cache_write,
+            output_tokens=usage.output if payload.get("usage") else None,
+            cached_tokens=usage.cache_read,
         )

@@ -10,30 +10,19 @@ and nothing is tokenised twice. It needs a server that takes and returns ids; vL
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from firstchair.chat.openai_wire import message_from_openai_response, messages_to_openai, tools_to_openai
+from firstchair.chat.wire_request import finish_from_openai, usage_from_openai
 from firstchair.core.errors import DataError
-from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request, Sampling, Stop
+from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request, Sampling
 from firstchair.engines.http_engine import HttpEngine, HttpOptions
 from firstchair.engines.http_retry import HttpFailure
+from firstchair.engines.stops import stop_of
 
 if TYPE_CHECKING:
     from firstchair.chat.renderer import Renderer
-
-FINISH_REASONS: Mapping[str, Stop] = MappingProxyType(
-    {
-        "stop": Stop.END,
-        "tool_calls": Stop.END,
-        "function_call": Stop.END,
-        "length": Stop.LENGTH,
-        "content_filter": Stop.REFUSAL,
-    }
-)
-"""OpenAI's ``finish_reason`` → why it stopped. Anything else is an error, never taken for a stop."""
 
 Mode = Literal["auto", "chat", "tokens"]
 
@@ -78,16 +67,13 @@ class OpenAIEngine(HttpEngine):
     def read(self, request: Request, payload: dict[str, Any]) -> Generation:
         """The one choice of the answer."""
         (choice,) = payload["choices"]
-        reason = choice.get("finish_reason") or ""
-        if reason not in FINISH_REASONS:
-            raise HttpFailure(ErrorKind.BAD_RESPONSE, f"finish_reason {reason!r} is none of {[*FINISH_REASONS]}")
-        usage = payload.get("usage") or {}
+        usage = usage_from_openai(payload.get("usage") or {})
         generation = Generation(
             request_id=request.request_id,
-            stop=FINISH_REASONS[reason],
-            prompt_tokens=usage.get("prompt_tokens") or 0,
-            output_tokens=usage.get("completion_tokens"),
-            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            stop=stop_of(finish_from_openai(choice.get("finish_reason"), has_calls=False)),
+            prompt_tokens=usage.input + usage.cache_read + usage.cache_write,
+            output_tokens=usage.output if payload.get("usage") else None,
+            cached_tokens=usage.cache_read,
         )
         if not self._by_tokens(request):
             generation = replace(generation, message=message_from_openai_response(payload))

@@ -25,7 +25,17 @@ from starlette.routing import Route
 
 from firstchair.chat import anthropic_stream, openai_stream
 from firstchair.chat.actions import Action, ActionKind
-from firstchair.core.errors import BadRequest, FirstchairError, UpstreamError
+from firstchair.chat.anthropic_wire import message_to_anthropic_response
+from firstchair.chat.openai_wire import message_to_openai_response
+from firstchair.chat.wire_request import (
+    Finish,
+    TokenUsage,
+    finish_to_anthropic,
+    finish_to_openai,
+    usage_to_anthropic,
+    usage_to_openai,
+)
+from firstchair.core.errors import BadRequest, FirstchairError
 from firstchair.rollout.actor_requests import (
     BYTES_PER_TOKEN,
     Ask,
@@ -164,60 +174,26 @@ def output_tokens(action: Action) -> int:
 
 
 def _openai_reply(ask: Ask, action: Action, cut: bool, digest: str) -> dict[str, Any]:
-    output = output_tokens(action)
-    message: dict[str, Any] = {"role": "assistant", "content": action.text or None, "refusal": None}
-    if action.thinking:
-        message["reasoning_content"] = action.thinking
-    if action.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in action.calls
-        ]
-    elif message["content"] is None:
-        message["content"] = ""
-    finish = "length" if cut else "tool_calls" if action.calls else "stop"
-    return {
-        "id": f"chatcmpl-{digest}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": ask.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
-        "usage": {
-            "prompt_tokens": ask.input_tokens,
-            "completion_tokens": output,
-            "total_tokens": ask.input_tokens + output,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    }
+    finish = Finish.LENGTH if cut else Finish.TOOL_CALLS if action.calls else Finish.STOP
+    return message_to_openai_response(
+        action.to_message(),
+        model=ask.model,
+        response_id=f"chatcmpl-{digest}",
+        created=int(time.time()),
+        finish_reason=finish_to_openai(finish)[0],
+        usage=usage_to_openai(TokenUsage(input=ask.input_tokens, output=output_tokens(action))),
+    )
 
 
 def _anthropic_reply(ask: Ask, action: Action, cut: bool, digest: str) -> dict[str, Any]:
-    content: list[dict[str, Any]] = []
-    if action.thinking:
-        signature = hashlib.blake2b(action.thinking.encode(), digest_size=12).hexdigest()
-        content.append({"type": "thinking", "thinking": action.thinking, "signature": signature})
-    if action.text:
-        content.append({"type": "text", "text": action.text})
-    for call in action.calls:
-        arguments = call.parsed()
-        if arguments is None:
-            raise UpstreamError(f"arguments of {call.name} are not a JSON object; this dialect cannot carry them")
-        content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
-    return {
-        "id": f"msg_{digest}",
-        "type": "message",
-        "role": "assistant",
-        "model": ask.model,
-        "content": content,
-        "stop_reason": "max_tokens" if cut else "tool_use" if action.calls else "end_turn",
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": ask.input_tokens,
-            "output_tokens": output_tokens(action),
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-        },
-    }
+    finish = Finish.LENGTH if cut else Finish.TOOL_CALLS if action.calls else Finish.STOP
+    return message_to_anthropic_response(
+        action.to_message(),
+        model=ask.model,
+        response_id=f"msg_{digest}",
+        stop_reason=finish_to_anthropic(finish),
+        usage=usage_to_anthropic(TokenUsage(input=ask.input_tokens, output=output_tokens(action))),
+    )
 
 
 def _openai_error(status: int, message: str, param: str | None) -> dict[str, Any]:

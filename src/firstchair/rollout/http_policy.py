@@ -6,22 +6,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from firstchair.chat.anthropic_wire import message_from_anthropic_response, messages_to_anthropic, tools_to_anthropic
-from firstchair.chat.messages import Tool
-from firstchair.chat.openai_wire import message_from_openai_response, messages_to_openai, tools_to_openai
+from firstchair.chat.anthropic_wire import messages_to_anthropic, tools_to_anthropic
+from firstchair.chat.openai_wire import messages_to_openai, tools_to_openai
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, FirstchairError
-from firstchair.engines.anthropic_engine import STOP_REASONS
-from firstchair.engines.base import ErrorKind, Stop
+from firstchair.engines.base import ErrorKind
 from firstchair.engines.http_retry import kind_of_status
-from firstchair.engines.openai_engine import FINISH_REASONS
-from firstchair.rollout.engine_policy import reply_of_message
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
-from firstchair.traces.session import ModelCall, Usage
-
-Dialect = Literal["openai", "anthropic"]
+from firstchair.rollout.wire_reply import Dialect, Timing, read_reply
 
 
 class HttpPolicy:
@@ -69,15 +63,8 @@ class HttpPolicy:
         started, clock = utc_now(), time.perf_counter()
         try:
             payload = await ask(request)
-            call = ModelCall(
-                call_id=payload["id"],
-                provider=self._dialect,
-                model=payload["model"],
-                started_at=started,
-                latency_ms=round((time.perf_counter() - clock) * 1000, 3),
-                usage=_usage(payload.get("usage") or {}),
-            )
-            return _read(self._dialect, request.tools, payload, call)
+            timing = Timing(started, (time.perf_counter() - clock) * 1000)
+            return read_reply(self._dialect, payload, request.tools, timing, provider=self._dialect)
         except Exception as error:  # noqa: BLE001 - the rollout boundary: typed below, recorded and counted
             kind = _kind(error)
             return PolicyReply(error=f"{kind}: {type(error).__name__}: {error}", error_kind=kind)
@@ -125,28 +112,6 @@ def _sdk(dialect: Dialect) -> Any:
     except ImportError as error:
         raise ConfigError(f"the {dialect} SDK is not installed; run: pip install {dialect}") from error
     return AsyncAnthropic
-
-
-def _read(dialect: Dialect, tools: tuple[Tool, ...], payload: dict[str, Any], call: ModelCall) -> PolicyReply:
-    if dialect == "openai":
-        stop: Stop = FINISH_REASONS[payload["choices"][0]["finish_reason"]]
-        return reply_of_message(message_from_openai_response(payload), tools, stop, call)
-    stop = STOP_REASONS[payload["stop_reason"]]
-    return reply_of_message(message_from_anthropic_response(payload), tools, stop, call)
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    """Disjoint counters. OpenAI's prompt count includes what was cached, Anthropic's does not."""
-    if "prompt_tokens" in usage:
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        prompt, output = usage["prompt_tokens"], usage.get("completion_tokens") or 0
-        return Usage(input=prompt - cached, output=output, cache_read=cached)
-    return Usage(
-        input=usage.get("input_tokens") or 0,
-        output=usage.get("output_tokens") or 0,
-        cache_read=usage.get("cache_read_input_tokens") or 0,
-        cache_write=usage.get("cache_creation_input_tokens") or 0,
-    )
 
 
 def _kind(error: Exception) -> ErrorKind:

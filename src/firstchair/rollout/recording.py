@@ -11,22 +11,20 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from firstchair.chat.messages import Message, Tool
-from firstchair.chat.openai_wire import message_from_openai_response, messages_to_openai, tools_to_openai
+from firstchair.chat.openai_wire import messages_to_openai, tools_to_openai
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import DataError
 from firstchair.engines.base import ErrorKind
 from firstchair.engines.http_retry import kind_of_status
-from firstchair.engines.openai_engine import FINISH_REASONS
-from firstchair.rollout.engine_policy import reply_of_message
 from firstchair.rollout.environment import Environment
 from firstchair.rollout.episodes import Episode, Task, run_episodes
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
-from firstchair.traces.session import ModelCall, Usage
+from firstchair.rollout.wire_reply import Timing, read_reply
 
 if TYPE_CHECKING:
     import aiohttp
@@ -114,8 +112,9 @@ class FastOpenAIPolicy:
             kind = kind_of_status(status, text)
             return PolicyReply(error=f"{kind}: HTTP {status}: {text}", error_kind=kind)
         try:
-            return self._reply(request.tools, orjson.loads(raw), started, latency_ms)
-        except (ValueError, KeyError, TypeError, IndexError, DataError) as error:
+            timing = Timing(started, latency_ms)
+            return read_reply("openai", orjson.loads(raw), request.tools, timing, provider=self._provider)
+        except (ValueError, TypeError, AttributeError, DataError) as error:
             reason = f"{ErrorKind.BAD_RESPONSE}: {type(error).__name__}: {error}"
             return PolicyReply(error=reason, error_kind=ErrorKind.BAD_RESPONSE)
 
@@ -138,26 +137,6 @@ class FastOpenAIPolicy:
                 self._tools.clear()
             kept = self._tools[key] = (tools, orjson.dumps(tools_to_openai(tools)))
         return kept[1]
-
-    def _reply(
-        self, tools: tuple[Tool, ...], payload: dict[str, Any], started: str, latency_ms: float
-    ) -> PolicyReply:
-        usage = payload.get("usage") or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        call = ModelCall(
-            call_id=payload["id"],
-            provider=self._provider,
-            model=payload.get("model", self.name),
-            started_at=started,
-            latency_ms=round(latency_ms, 3),
-            usage=Usage(
-                input=usage.get("prompt_tokens", 0) - cached,
-                output=usage.get("completion_tokens", 0),
-                cache_read=cached,
-            ),
-        )
-        stop = FINISH_REASONS[payload["choices"][0]["finish_reason"]]
-        return reply_of_message(message_from_openai_response(payload), tools, stop, call)
 
 
 async def record_sessions(
