@@ -75,6 +75,8 @@ class ModelCall(_Record, frozen=True):
     usage: Usage = Usage()
     cost_usd: float | None = None
     error: str | None = None
+    finish_reason: str | None = None
+    """Why the model stopped, in the provider's own word (``stop``, ``end_turn``, ``length``, …)."""
     message_index: int | None = None
     """The assistant message that this call produced."""
     tokens: CallTokens | None = None

@@ -46,6 +46,12 @@ def anthropic_usage(response: Mapping[str, Any]) -> Usage:
     )
 
 
+def anthropic_finish(response: Mapping[str, Any]) -> str | None:
+    """``stop_reason``."""
+    reason = response.get("stop_reason")
+    return reason if isinstance(reason, str) else None
+
+
 ANTHROPIC = Dialect(
     provider="anthropic",
     used=frozenset({"messages", "system", "tools"}),
@@ -53,4 +59,5 @@ ANTHROPIC = Dialect(
     read_tools=tools_from_anthropic,
     read_reply=message_from_anthropic_response,
     read_usage=anthropic_usage,
+    read_finish=anthropic_finish,
 )

@@ -23,6 +23,7 @@ from firstchair.traces.importers.base import (
     safe_id,
 )
 from firstchair.traces.importers.spool import CallSpool, SpooledCall
+from firstchair.traces.redact import redact, redact_text
 from firstchair.traces.session import ModelCall, Usage
 from firstchair.traces.times import microseconds
 
@@ -43,6 +44,8 @@ class Dialect:
     read_tools: Callable[[Any], tuple[Tool, ...]]
     read_reply: Callable[[Mapping[str, Any]], Message]
     read_usage: Callable[[Mapping[str, Any]], Usage]
+    read_finish: Callable[[Mapping[str, Any]], str | None]
+    """The provider's own word for why it stopped."""
 
 
 class ExchangeReader:
@@ -73,7 +76,7 @@ class ExchangeReader:
             catalog_id=catalog_id,
             created_at=head.created_at,
             call=self._model_call(row, request, response or {}, failed, head.created_at),
-            meta={**head.meta, "labels": head.labels, "source": head.source},
+            meta={**head.meta, **_parameters(request, self._dialect), "labels": head.labels, "source": head.source},
         )
         self._spool.put(_key(row, prompt), microseconds(head.created_at), call, origin)
 
@@ -97,6 +100,7 @@ class ExchangeReader:
             usage=self._dialect.read_usage(response),
             cost_usd=_number(row, "cost_usd"),
             error=_error_kind(error) if failed else None,
+            finish_reason=None if failed else self._dialect.read_finish(response),
         )
 
     def sessions(self) -> Iterator[Imported]:
@@ -162,6 +166,12 @@ class within:
             raise DataError(error.reason, path=error.path, line=error.line, field=field) from None
 
 
+def _parameters(request: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """What a request asked for beside its messages and tools (temperature, limits), without credentials."""
+    rest = {key: value for key, value in request.items() if key not in dialect.used}
+    return {"request": redact(rest)} if rest else {}
+
+
 def _number(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
     if value is None:
@@ -176,7 +186,7 @@ def _error_kind(error: Any) -> str:
     if isinstance(error, dict):
         inner = error.get("error", error)
         kind = inner.get("type") or inner.get("code") if isinstance(inner, dict) else None
-        return safe_id(str(kind))[:64] or "error" if kind else "error"
+        return safe_id(redact_text(str(kind)))[:64] or "error" if kind else "error"
     if isinstance(error, int) and not isinstance(error, bool):
         return str(error)
     return "error" if error is not None else "no_response"

@@ -40,6 +40,14 @@ def openai_usage(response: Mapping[str, Any]) -> Usage:
     return Usage(input=max(prompt - cached, 0), output=count(usage, "completion_tokens"), cache_read=cached)
 
 
+def openai_finish(response: Mapping[str, Any]) -> str | None:
+    """``finish_reason`` of the first choice."""
+    choices = response.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    reason = first.get("finish_reason") if isinstance(first, dict) else None
+    return reason if isinstance(reason, str) else None
+
+
 OPENAI = Dialect(
     provider="openai",
     used=frozenset({"messages", "tools"}),
@@ -47,4 +55,5 @@ OPENAI = Dialect(
     read_tools=tools_from_openai,
     read_reply=message_from_openai_response,
     read_usage=openai_usage,
+    read_finish=openai_finish,
 )

@@ -35,7 +35,7 @@ from firstchair.traces.importers.otel_messages import (
 )
 from firstchair.traces.importers.otel_spans import Span, spans_in
 from firstchair.traces.importers.spool import CallSpool
-from firstchair.traces.redact import redact
+from firstchair.traces.redact import redact, redact_text
 from firstchair.traces.session import ModelCall, Usage
 from firstchair.traces.times import utc_text
 
@@ -164,8 +164,16 @@ def _model_call(span: Span, attributes: Mapping[str, Any], started: str, *, fail
         latency_ms=took,
         ttft_ms=first * 1000 if isinstance(first, int | float) else None,
         usage=otel_usage(attributes),
-        error=safe_id(str(attributes.get("error.type") or "error"))[:64] if failed else None,
+        error=safe_id(redact_text(str(attributes.get("error.type") or "error")))[:64] if failed else None,
+        finish_reason=_finish_reason(attributes),
     )
+
+
+def _finish_reason(attributes: Mapping[str, Any]) -> str | None:
+    reasons = attributes.get("gen_ai.response.finish_reasons")
+    if isinstance(reasons, str):
+        return reasons
+    return reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], str) else None
 
 
 def otel_usage(attributes: Mapping[str, Any]) -> Usage:
