@@ -88,7 +88,7 @@ def call_problems(call: ToolCall, tools: Mapping[str, Tool]) -> Iterator[tuple[P
 def _schema_problems(tool: Tool, arguments: dict[str, Any]) -> Iterator[tuple[ProblemKind, str, str]]:
     # The compiled check answers "fine" in microseconds; only a fault is worth the full validator.
     fault = check_arguments(tool.parameters, arguments)
-    broken = schema_problem(tool.parameters) if fault is not None or not tool.parameters else None
+    broken = _broken(tool.parameters)
     if broken is not None:
         yield "broken_schema", "$", f"the schema of {tool.name!r} is not usable: {broken}"
         return
@@ -113,6 +113,22 @@ def _schema_problems(tool: Tool, arguments: dict[str, Any]) -> Iterator[tuple[Pr
             yield "unknown_field", path, error.message
         else:
             yield "schema_violation", path, error.message
+
+
+_CACHE_SIZE = 1024
+# By identity, with the schema beside so that its id cannot be given to another object meanwhile: a schema is checked
+# once, not once a call.
+_checked: dict[int, tuple[Mapping[str, Any], str | None]] = {}
+
+
+def _broken(schema: Mapping[str, Any]) -> str | None:
+    """Why ``schema`` cannot be used, or ``None``."""
+    found = _checked.get(id(schema))
+    if found is None:
+        if len(_checked) >= _CACHE_SIZE:
+            _checked.clear()
+        found = _checked[id(schema)] = (schema, schema_problem(schema))
+    return found[1]
 
 
 def _pairing_problems(session: Session) -> Iterator[CallProblem]:

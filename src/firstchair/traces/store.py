@@ -268,16 +268,24 @@ class TraceStore:
 
 
 class StoredTools(Mapping[str, tuple[Tool, ...]]):
-    """The tool lists of a store as a mapping that reads each when it is asked for."""
+    """The tool lists of a store as a mapping that reads each when it is asked for, and holds a few."""
+
+    _HELD = 64
 
     def __init__(self, store: TraceStore):
         self._store = store
+        self._held: dict[str, tuple[Tool, ...]] = {}
 
     def __getitem__(self, catalog_id: str) -> tuple[Tool, ...]:
-        try:
-            return self._store.tools(catalog_id)
-        except ConfigError:
-            raise KeyError(catalog_id) from None
+        if catalog_id not in self._held:
+            try:
+                tools = self._store.tools(catalog_id)
+            except ConfigError:
+                raise KeyError(catalog_id) from None
+            if len(self._held) >= self._HELD:
+                self._held.clear()
+            self._held[catalog_id] = tools
+        return self._held[catalog_id]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.catalog_ids())
