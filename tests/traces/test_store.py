@@ -167,7 +167,7 @@ def test_deleting_takes_everything_of_a_session_and_tool_lists_left_unused(store
     store.add([bare("x")], {})
     assert store.delete(session_ids=["trip-0"]) == 1
     assert store.catalog_ids() == tuple(CATALOGS)
-    assert store.delete(source="scripted") == 1
+    assert store.delete(labels={"task_id": 0}, tool="book") == 1
     assert store.catalog_ids() == ()
     assert store.count(tool="book") == 0
     assert store.delete() == 1

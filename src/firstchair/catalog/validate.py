@@ -27,7 +27,7 @@ ProblemKind = Literal[
 Schema, so its calls cannot be checked; ``unanswered_call``: the conversation went on without a result."""
 
 
-class CallProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallProblem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing wrong with one recorded call or result."""
 
     session_id: str

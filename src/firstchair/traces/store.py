@@ -161,10 +161,7 @@ class TraceStore:
         """Delete the sessions that match (all of them without filters) and catalogs left unused; the count."""
         where = conditions(filters)
         with writing(self._engine) as connection:
-            chosen = select(schema.sessions.c.seq).where(*where)
-            # Side rows first and by name: a SQLite file opened by another tool may have foreign keys off.
-            for table in (schema.session_labels, schema.session_tools):
-                connection.execute(delete(table).where(table.c.seq.in_(chosen)))
+            # Side rows go along by their foreign keys; deleting them first would take away what filters look at.
             count = connection.execute(delete(schema.sessions).where(*where)).rowcount
             used = select(schema.sessions.c.catalog_id).where(schema.sessions.c.catalog_id.is_not(None))
             connection.execute(delete(schema.catalogs).where(schema.catalogs.c.catalog_id.not_in(used)))
