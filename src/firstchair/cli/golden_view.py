@@ -18,8 +18,7 @@ from firstchair.chat.messages import Message
 from firstchair.data.corrections import brief
 from firstchair.data.decisions import DecisionPoint
 from firstchair.data.exports import decision_row
-from firstchair.data.golden import GoldenSet
-from firstchair.data.golden.freeze import Checked
+from firstchair.data.golden import Checked, GoldenSet
 from firstchair.data.golden.record import to_row
 from firstchair.traces.session import Session
 

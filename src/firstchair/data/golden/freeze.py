@@ -1,4 +1,4 @@
-"""Freezing a draft into a scoreboard, and checking a frozen one again.
+"""Freezing a draft into a scoreboard.
 
 Freezing refuses what would make scores lie: an unverified catalog, a decision without gold or with gold that the tool
 itself would refuse, near-duplicate sessions, overlap with training data, and gold that fails against itself.
@@ -6,7 +6,7 @@ itself would refuse, near-duplicate sessions, overlap with training data, and go
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ def freeze(draft: Path, out: Path, options: FreezeOptions) -> GoldenSet:
     Raises ``ConfigError`` for an unverified catalog or an existing directory, and ``DataError`` that lists what is
     wrong with the draft. Nothing is written then.
     """
+    from firstchair.data.near_duplicates import near_duplicates  # LSH is slow to import
+
     refuse_existing_always(out)
     golden = GoldenSet.load(draft, draft=True)
     if not options.catalog.verified:
@@ -65,7 +67,11 @@ def freeze(draft: Path, out: Path, options: FreezeOptions) -> GoldenSet:
     _refuse("the catalog does not cover the recordings", draft, uncovered_tools(golden, options.catalog))
     _refuse("gold is missing or cannot stand", draft, gold_problems(golden))
     own = [(session_id, text_shingles(session)) for session_id, session in golden.sessions.items()]
-    _refuse("sessions are near-duplicates (rebuild with --dedup)", draft, _pair_lines(_duplicates(own, options)))
+    _refuse(
+        "sessions are near-duplicates (rebuild with --dedup)",
+        draft,
+        pair_lines(near_duplicates(own, options.threshold)),
+    )
     leakage = _leakage(own, draft, options)
     _refuse("gold does not pass against itself", draft, self_check(golden, options.scorer))
     manifest = msgspec.structs.replace(
@@ -101,12 +107,6 @@ def _under(catalog: Catalog, row: CatalogRow) -> CatalogRow:
     )
 
 
-def _duplicates(own: Sequence[tuple[str, Shingles]], options: FreezeOptions) -> list[Pair]:
-    from firstchair.data.near_duplicates import near_duplicates
-
-    return near_duplicates(own, options.threshold)
-
-
 def _leakage(own: Sequence[tuple[str, Shingles]], draft: Path, options: FreezeOptions) -> dict[str, Any]:
     from firstchair.data.near_duplicates import leaks
 
@@ -115,12 +115,13 @@ def _leakage(own: Sequence[tuple[str, Shingles]], draft: Path, options: FreezeOp
     rows: list[dict[str, Any]] = []
     for data in options.against:
         found = leaks(data.sets, own, options.threshold)
-        _refuse(f"sessions leak from {data.name}", draft, _pair_lines(found))
+        _refuse(f"sessions leak from {data.name}", draft, pair_lines(found))
         rows.append({"name": data.name, "sessions": len(data.sets), "pairs": 0})
     return {"threshold": options.threshold, "against": rows}
 
 
-def _pair_lines(pairs: Sequence[Pair]) -> Iterator[str]:
+def pair_lines(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Pairs that are alike, in words."""
     for pair in pairs:
         yield f"{pair.left} and {pair.right}: similarity {pair.similarity:.2f}"
 
@@ -131,41 +132,3 @@ def _refuse(what: str, draft: Path, problems: Iterator[str], shown: int = 10) ->
         more = f"\n  … and {len(found) - shown} more" if len(found) > shown else ""
         lines = "".join(f"\n  {line}" for line in found[:shown])
         raise DataError(f"cannot freeze: {what} ({len(found)}):{lines}{more}", path=str(draft))
-
-
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """One check of ``verify``."""
-
-    name: str
-    problems: tuple[str, ...] = ()
-
-
-def verify(path: Path, scorer: Scorer) -> tuple[GoldenSet, tuple[Checked, ...]]:
-    """Check a frozen set again, from its bytes up.
-
-    Checksums come first and raise ``IntegrityError``; the rest is reported: each record is the one text of its
-    session and gold, the decisions are those of the sessions, the counts are right, the corrections stand, no two
-    sessions are alike, and gold passes against itself.
-    """
-    from firstchair.data.golden.consistency import (
-        correction_problems,
-        count_problems,
-        decision_problems,
-        text_problems,
-    )
-
-    golden = GoldenSet.load(path)
-    own = [(session_id, text_shingles(session)) for session_id, session in golden.sessions.items()]
-    threshold = float(golden.manifest.dedup.get("threshold", THRESHOLD))
-    from firstchair.data.near_duplicates import near_duplicates
-
-    checks: Mapping[str, Iterator[str]] = {
-        "records": text_problems(golden),
-        "decisions": decision_problems(golden),
-        "counts": count_problems(golden),
-        "corrections": correction_problems(golden),
-        "gold": gold_problems(golden),
-        "near-duplicates": _pair_lines(near_duplicates(own, threshold)),
-        "self-check": self_check(golden, scorer),
-    }
-    return golden, tuple(Checked(name=name, problems=tuple(found)) for name, found in checks.items())
