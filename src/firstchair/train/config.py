@@ -165,6 +165,8 @@ class SftRecipe(Strict):
     """``bf16`` multiplies matrices in bfloat16 and keeps weights, gradients and the optimizer in float32."""
     base_precision: Literal["fp32", "bf16"] = "fp32"
     """How frozen weights are held; only LoRA has any."""
+    export_precision: Literal["base", "fp32", "bf16"] = "base"
+    """How full weights are written; ``base`` is the type that the base model is stored in."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

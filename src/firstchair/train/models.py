@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +56,7 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
     try:
         with _quiet():
             model = AutoModelForCausalLM.from_pretrained(
-                directory, dtype=DTYPES[precision], attn_implementation=attention.install(), local_files_only=True
+                directory.resolve(), dtype=DTYPES[precision], attn_implementation=attention.install(), local_files_only=True
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ConfigError(f"{directory}: the model cannot be loaded: {error}") from None
@@ -63,13 +65,15 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bars of transformers: our own are enough."""
+    """Without the progress bars of transformers, and without the warnings that its use by PEFT gives."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            yield
     finally:
         if shown:
             logging.enable_progress_bar()
@@ -81,7 +85,7 @@ def apply_method(model: Any, method: FullMethod | LoraMethod, *, gradient_checkp
     Raises ``ConfigError`` when no linear module has one of the target names.
     """
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     if isinstance(method, FullMethod):
         model.requires_grad_(True)
         return model
@@ -97,12 +101,11 @@ def apply_method(model: Any, method: FullMethod | LoraMethod, *, gradient_checkp
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config)
+        with _quiet():
+            return get_peft_model(model, config)
     except ValueError as error:
-        linear = sorted(
-            {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        )
-        raise ConfigError(f"method.targets: {error} Linear modules here: {', '.join(linear)}") from None
+        linear = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        raise ConfigError(f"method.targets: {error} Linear modules here: {', '.join(sorted(linear))}") from None
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
@@ -111,41 +114,36 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
 
 
-def export_model(model: Any, renderer: Renderer, directory: Path, *, base: Path, force: bool = False) -> None:
+def export_model(
+    model: Any, renderer: Renderer, directory: Path, *, precision: torch.dtype, force: bool = False
+) -> None:
     """Write weights (or the adapter), config, tokenizer and the chat template that was trained with.
 
-    Full weights go out in the type that the base model is stored in. Raises ``RunFailed`` when the disk refuses, or
+    Full weights go out as ``precision``; adapters stay in the type they were trained in. Raises ``RunFailed`` when the disk refuses, or
     when what was written does not read back as what is in memory.
     """
-    import json
-
     from safetensors import SafetensorError, safe_open
 
-    stored = _stored_dtype(base)
     tensors: dict[str, torch.Tensor] = {}
     try:
         with atomic_dir(directory, force=force) as temporary, _quiet():
             if hasattr(model, "peft_config"):
                 model.save_pretrained(temporary)
+                (temporary / "README.md").unlink(missing_ok=True)  # an empty model card
             else:
-                state = {name: value.detach().to("cpu", stored) for name, value in model.state_dict().items()}
+                state = {name: value.detach().to("cpu", precision) for name, value in model.state_dict().items()}
                 model.save_pretrained(temporary, state_dict=state)
                 config = json.loads((temporary / "config.json").read_text(encoding="utf-8"))
-                config["dtype"] = str(stored).removeprefix("torch.")
+                config["dtype"] = str(precision).removeprefix("torch.")
                 (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
                 tensors = {name: state[name] for name, _ in model.named_parameters()}
             save_tokenizer(renderer, temporary)
-            found = 0
             for file in temporary.glob("*.safetensors"):
+                file.chmod(0o644)
                 with safe_open(file, "pt") as handle:
                     for name in handle.keys():  # noqa: SIM118 - not a dict
-                        found += 1
                         if name in tensors and not torch.equal(handle.get_tensor(name), tensors[name]):
-                            raise RunFailed(
-                                f"{directory}: {name} reads back changed; check the disk and export again"
-                            )
-            if not found:
-                raise RunFailed(f"{directory}: no weights were written; this is a bug")
+                            raise RunFailed(f"{directory}: {name} reads back changed; check the disk and try again")
     except (SafetensorError, RuntimeError) as error:
         raise RunFailed(f"cannot write {directory}: {error}; free space and resume") from error
 
@@ -160,7 +158,8 @@ def save_tokenizer(renderer: Renderer, directory: Path) -> None:
         renderer.tokenizer.chat_template = before
 
 
-def _stored_dtype(base: Path) -> torch.dtype:
+def stored_precision(base: Path) -> torch.dtype:
+    """The type that a model directory's weights are stored in, by its ``config.json``."""
     from transformers import AutoConfig
 
     dtype = AutoConfig.from_pretrained(base, local_files_only=True).dtype
@@ -172,8 +171,6 @@ def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: 
 
     ``base`` replaces the path that the adapter remembers. Raises ``ConfigError`` when either cannot be read.
     """
-    import json
-
     from peft import PeftModel
 
     config = adapter / "adapter_config.json"
@@ -184,8 +181,10 @@ def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: 
         raise ConfigError(f"{adapter}: its base {base} is not here; pass --base with the base model's directory")
     model = load_base(base, precision="fp32", device=torch.device("cpu"))
     try:
-        merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+        with _quiet():
+            merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"{adapter}: does not fit {base}: {error}") from None
     has_tokenizer = (adapter / "tokenizer.json").is_file()
-    export_model(merged, Renderer.from_pretrained(adapter if has_tokenizer else base), out, base=base, force=force)
+    renderer = Renderer.from_pretrained(adapter if has_tokenizer else base)
+    export_model(merged, renderer, out, precision=stored_precision(base), force=force)

@@ -15,7 +15,7 @@ from firstchair.engines.weights import weights_revision
 from firstchair.train.config import SftRecipe
 from firstchair.train.dist import World, join_world, leave_world
 from firstchair.train.metrics import MetricLog, read_metrics
-from firstchair.train.models import count_parameters, export_model
+from firstchair.train.models import DTYPES, count_parameters, export_model, stored_precision
 from firstchair.train.objective import SftObjective
 from firstchair.train.optimizers import build_optimizers
 from firstchair.train.run_dir import (
@@ -191,7 +191,9 @@ def _finish(recipe: SftRecipe, inputs: Inputs, run: RunDir, learner: Learner, tr
         trained_parameters=trained,
     )
     if trainer.world.is_main:
-        export_model(learner.scorer.model, inputs.renderer, run.model, base=recipe.model, force=True)
+        wanted = recipe.export_precision
+        precision = stored_precision(recipe.model) if wanted == "base" else DTYPES[wanted]
+        export_model(learner.scorer.model, inputs.renderer, run.model, precision=precision, force=True)
         write_result(run, result)
     trainer.world.wait()
     return result
