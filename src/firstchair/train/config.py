@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from firstchair.core.config import Strict
 from firstchair.core.jsontext import content_id
@@ -107,6 +108,21 @@ class Muon(Strict):
     eps: float = Field(default=1e-8, gt=0)
 
 
+def _type_or(default: str) -> Callable[[Any], str]:
+    """The ``type`` of a section, or ``default``: so that one field can be set without repeating the type."""
+
+    def read(value: Any) -> str:
+        return str(value.get("type", default) if isinstance(value, dict) else getattr(value, "type", default))
+
+    return read
+
+
+Method = Annotated[
+    Annotated[FullMethod, Tag("full")] | Annotated[LoraMethod, Tag("lora")], Discriminator(_type_or("full"))
+]
+Optimizer = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[Muon, Tag("muon")], Discriminator(_type_or("adamw"))]
+
+
 class Schedule(Strict):
     """Learning rate over steps: warm up from 0, then decay to ``floor`` × peak."""
 
@@ -152,9 +168,9 @@ class SftRecipe(Strict):
     out: Path
     """Run directory; ``model/`` in it is the result."""
     data: SftData
-    method: Annotated[FullMethod | LoraMethod, Field(discriminator="type")] = FullMethod()
+    method: Method = FullMethod()
     batch: Batch = Batch()
-    optimizer: Annotated[AdamW | Muon, Field(discriminator="type")] = AdamW()
+    optimizer: Optimizer = AdamW()
     schedule: Schedule = Schedule()
     epochs: float = Field(default=1.0, gt=0)
     max_steps: int | None = Field(default=None, ge=1)

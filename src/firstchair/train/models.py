@@ -56,7 +56,10 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
     try:
         with _quiet():
             model = AutoModelForCausalLM.from_pretrained(
-                directory.resolve(), dtype=DTYPES[precision], attn_implementation=attention.install(), local_files_only=True
+                directory.resolve(),
+                dtype=DTYPES[precision],
+                attn_implementation=attention.install(),
+                local_files_only=True,
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ConfigError(f"{directory}: the model cannot be loaded: {error}") from None
@@ -119,8 +122,8 @@ def export_model(
 ) -> None:
     """Write weights (or the adapter), config, tokenizer and the chat template that was trained with.
 
-    Full weights go out as ``precision``; adapters stay in the type they were trained in. Raises ``RunFailed`` when the disk refuses, or
-    when what was written does not read back as what is in memory.
+    Full weights go out as ``precision``; adapters stay in the type they were trained in. Raises ``RunFailed`` when
+    the disk refuses, or when what was written does not read back as what is in memory.
     """
     from safetensors import SafetensorError, safe_open
 

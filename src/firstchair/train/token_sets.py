@@ -83,8 +83,10 @@ class TokenSet:
                 raise IntegrityError(
                     "not the size that the manifest says; delete the folder", path=str(directory / name)
                 )
-        self._ids = np.memmap(directory / "ids.i32", np.int32, "r", shape=(tokens,))
-        self._mask = np.memmap(directory / "mask.u8", np.bool_, "r", shape=(tokens,))
+        self._ids, self._mask = np.zeros(0, np.int32), np.zeros(0, np.bool_)
+        if tokens:  # an empty file cannot be mapped
+            self._ids = np.memmap(directory / "ids.i32", np.int32, "r", shape=(tokens,))
+            self._mask = np.memmap(directory / "mask.u8", np.bool_, "r", shape=(tokens,))
 
     @classmethod
     def open(cls, directory: Path) -> TokenSet:

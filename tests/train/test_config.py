@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import pytest
+
+from firstchair.core.config import load_recipe
+from firstchair.core.errors import ConfigError
+from firstchair.train.config import SftRecipe, TinyRecipe
+
+KINDS = {"sft": SftRecipe, "tiny": TinyRecipe}
+RECIPES = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+    if path.stem.partition("_")[0] in KINDS
+]
+NEEDED = ["model=m", "out=o", "data.train=t.jsonl"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_in_the_repository_loads(path):
+    recipe = load_recipe(KINDS[path.stem.partition("_")[0]], path)
+    assert recipe.out
+
+
+def test_fields_can_be_overridden():
+    recipe = load_recipe(SftRecipe, None, [*NEEDED, "method.type=lora", "method.rank=8", "optimizer.lr=1e-5"])
+    assert recipe.method.rank == 8
+    assert recipe.optimizer.lr == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.learning_rate=1", "learning_rate: unknown field"),
+        ("batch.session=1", "batch.session: unknown field; did you mean sessions"),
+        ("optimizer.lr=0", "greater than 0"),
+        ("batch.micro_tokens=100", r"batch.micro_tokens \(100\) must be at least data.max_tokens \(4096\)"),
+        ("eval.micro_tokens=100", r"eval.micro_tokens \(100\) must be at least data.max_tokens \(4096\)"),
+        ("base_precision=bf16", "only LoRA has frozen weights"),
+        ("method.type=oft", "'full', 'lora'"),
+        ("log.trackers=[excel]", "'mlflow', 'wandb' or 'trackio'"),
+    ],
+)
+def test_a_mistake_is_explained(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(SftRecipe, None, [*NEEDED, override])
+
+
+def test_the_hash_covers_what_shapes_the_result_and_nothing_else():
+    base = load_recipe(SftRecipe, None, NEEDED)
+    for same in ("out=elsewhere", "save.every=5", "log.name=x", "data.workers=2", "data.cache=c"):
+        assert load_recipe(SftRecipe, None, [*NEEDED, same]).sha256() == base.sha256()
+    for other in ("seed=1", "optimizer.lr=1e-3", "data.max_tokens=100", "max_steps=3", "precision=bf16"):
+        assert load_recipe(SftRecipe, None, [*NEEDED, other]).sha256() != base.sha256()
+
+
+def test_a_tiny_model_needs_whole_heads():
+    with pytest.raises(ConfigError, match=r"hidden \(100\) must be an even multiple of heads \(3\)"):
+        load_recipe(TinyRecipe, None, ["corpus=[a.jsonl]", "out=o", "hidden=100", "heads=3"])
