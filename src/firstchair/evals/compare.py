@@ -92,8 +92,7 @@ def serving_differences(before: RunRecord, after: RunRecord) -> list[str]:
 def _serving(record: RunRecord) -> dict[str, Any]:
     candidate = {name: getattr(record.candidate, name) for name in SERVING}
     sampling = {f"sampling.{name}": value for name, value in msgspec.to_builtins(record.sampling).items()}
-    salvage = bool(record.candidate.details.get("salvage"))
-    return {**candidate, **sampling, "constrain": record.constrain, "salvage": salvage}
+    return {**candidate, **sampling, "constrain": record.constrain, "salvage": record.salvage}
 
 
 def _pair(name: str, before: Any, after: Any) -> str:

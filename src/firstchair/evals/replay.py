@@ -136,7 +136,6 @@ def _record(
             f"{renderer.template_hash[:12]}…; use one chat template for both",
             field="template_hash",
         )
-    details = {**info.details, **({"salvage": True} if options.salvage else {})}
     return RunRecord(
         golden=GoldenRef(
             name=golden.name,
@@ -148,16 +147,17 @@ def _record(
         candidate=Candidate(
             model=info.model,
             engine=info.engine,
-            adapter=options.adapter,
+            adapter=options.adapter or str(info.details.get("adapter") or ""),
             revision=info.revision,
             template_hash=info.template_hash or (renderer.template_hash if renderer else ""),
             tool_format=renderer.tool_format.name if renderer else "",
             dtype=info.dtype,
             context_window=info.context_window,
-            details=details,
+            details=info.details,
         ),
         sampling=SamplingRecord(**asdict(options.sampling)),
         constrain=options.constrain,
+        salvage=options.salvage,
         seed=options.seed,
         decisions_sha256=sorted_sha256(decision.dp_id for decision in chosen),
         scorer_version=SCORER_VERSION,
@@ -167,8 +167,10 @@ def _record(
     )
 
 
-SAME_RUN = ("golden", "candidate", "sampling", "constrain", "decisions_sha256", "scorer_version")
+SAME_RUN = ("golden", "candidate", "sampling", "constrain", "salvage", "decisions_sha256", "scorer_version")
 """What must agree for a run to be taken up again."""
+MAY_DIFFER = frozenset({"path", "details"})
+"""Parts of those that change no verdict: where the set lies (its hash is compared), how the engine batches."""
 
 
 def _start(out: Path, record: RunRecord, options: ReplayOptions) -> RunRecord:
@@ -184,8 +186,7 @@ def _start(out: Path, record: RunRecord, options: ReplayOptions) -> RunRecord:
     for name in SAME_RUN:
         old, new = _plain(getattr(before, name)), _plain(getattr(record, name))
         if isinstance(old, dict) and isinstance(new, dict):
-            # The set may have been moved; its hash says that it is the same.
-            changed = [key for key in {**old, **new} if key != "path" and old.get(key) != new.get(key)]
+            changed = [key for key in {**old, **new} if key not in MAY_DIFFER and old.get(key) != new.get(key)]
             if changed:
                 key = changed[0]
                 old, new, name = old.get(key), new.get(key), f"{name}.{key}"

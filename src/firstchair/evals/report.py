@@ -21,6 +21,7 @@ from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.metrics import Prices
 from firstchair.evals.report_cases import report_cases
 from firstchair.evals.report_data import Completion, ReportData, report_data, to_json
+from firstchair.evals.routing import SKILL_TOOLS
 from firstchair.evals.run_record import Run
 from firstchair.evals.verdict import Verdict
 
@@ -68,7 +69,8 @@ def render(data: ReportData, cases: dict[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(percent=percent, points=points, interval=interval, short=_short)
-    environment.globals.update(words={str(key): word for key, word in VERDICT_WORDS.items()}, plot=plot)
+    words = {str(key): word for key, word in VERDICT_WORDS.items()}
+    environment.globals.update(words=words, plot=plot, tone=tone, skill_tools=SKILL_TOOLS)
     return environment.from_string(_asset("page.html.j2")).render(
         data=data,
         changes=data.comparison.metrics if data.comparison else {},
@@ -101,7 +103,16 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def points(value: float | None) -> str:
     """A difference of rates in percentage points, with its sign."""
-    return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+    if value is None:
+        return "–"
+    return "0.0" if round(100 * value, 1) == 0 else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def tone(difference: Any, better: str = "higher") -> str:
+    """``up``, ``down``, or nothing while the interval of the difference holds zero."""
+    if difference.value is None or difference.low <= 0 <= difference.high:
+        return ""
+    return "up" if (difference.value > 0) == (better == "higher") else "down"
 
 
 def interval(rate: Any) -> str:

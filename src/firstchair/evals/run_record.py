@@ -80,6 +80,8 @@ class RunRecord(_Record, frozen=True):
     finished_at: str = ""
     """Empty while decisions are missing."""
     constrain: bool = False
+    salvage: bool = False
+    """Wrong habits of calling were read too."""
     seed: int = 0
     """Of the bootstrap intervals."""
     schema_version: str = ""

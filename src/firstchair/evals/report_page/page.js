@@ -37,6 +37,8 @@
     return !state.text || haystack(entry).includes(state.text);
   };
 
+  const fieldOf = (entry) => (entry.after[level()] !== "pass" && entry.after.field ? " · " + entry.after.field : "");
+
   const found = () => data.cases.filter(matches);
 
   const renderList = () => {
@@ -46,7 +48,7 @@
     for (const entry of entries.slice(0, state.shown)) {
       const button = make(
         "button", "", dot(entry.after[level()]), entry.route,
-        entry.after.route === entry.route ? "" : " → " + entry.after.route, make("span", "where", entry.id));
+        entry.after.route === entry.route ? fieldOf(entry) : " → " + entry.after.route, make("span", "where", entry.id));
       button.type = "button";
       button.dataset.id = entry.id;
       button.setAttribute("aria-current", String(entry.id === state.current));

@@ -1,0 +1,153 @@
+"""From flags to an engine: who is replayed, and which renderer its prompts and replies go through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.jsonl import read_jsonl
+from firstchair.data.golden.golden_set import GoldenSet
+from firstchair.engines.base import Engine, Request
+from firstchair.evals.replay import ReplayOptions, replay_async
+from firstchair.evals.run_record import Run
+
+if TYPE_CHECKING:
+    from firstchair.chat.renderer import Renderer
+    from firstchair.engines.scripted import Reply
+
+EngineName = Literal["transformers", "openai", "anthropic", "scripted"]
+
+GOLD = "gold"
+"""Model name of the scripted candidate that always gives the gold action."""
+
+
+@dataclass(frozen=True)
+class CandidateOptions:
+    """How a candidate is reached."""
+
+    engine: EngineName
+    model: str
+    """A model directory, a served model's name, or for ``scripted`` a file of replies or ``gold``."""
+    base_url: str = ""
+    tokenizer: Path | None = None
+    """Directory whose tokenizer and template render prompts; makes ``openai`` send token ids."""
+    template: str | None = None
+    tool_format: str | None = None
+    adapter: str = ""
+    dtype: str = "float32"
+    device: str = "cpu"
+    prefix_sharing: bool = True
+    api_key_env: str = ""
+    """Environment variable that holds the key."""
+    concurrency: int = 16
+
+
+def open_candidate(options: CandidateOptions, golden: GoldenSet) -> tuple[Engine, Renderer | None]:
+    """Build the engine and its renderer. Raises ``ConfigError`` naming the flag that is missing or wrong."""
+    if options.engine == "transformers":
+        return _transformers(options)
+    if options.engine == "scripted":
+        return _scripted(options, golden), _renderer(options, options.tokenizer)
+    if not options.base_url:
+        raise ConfigError(f"--engine {options.engine} needs --base-url, e.g. http://127.0.0.1:8000/v1")
+    if options.adapter:
+        raise ConfigError("--adapter is for --engine transformers; a server is asked for an adapter by --model")
+    key = _key(options)
+    if options.engine == "anthropic":
+        from firstchair.engines.anthropic_engine import AnthropicEngine
+
+        return AnthropicEngine(options.base_url, options.model, api_key=key, concurrency=options.concurrency), None
+    from firstchair.engines.openai_engine import OpenAIEngine
+
+    renderer = _renderer(options, options.tokenizer)
+    engine = OpenAIEngine(options.base_url, options.model, renderer, api_key=key, concurrency=options.concurrency)
+    return engine, renderer
+
+
+def _transformers(options: CandidateOptions) -> tuple[Engine, Renderer | None]:
+    directory = Path(options.model)
+    if not directory.is_dir():
+        raise ConfigError(f"--model {options.model}: no such directory; expected a saved model")
+    from firstchair.engines.transformers_engine import TransformersEngine
+
+    renderer = _renderer(options, options.tokenizer or directory)
+    engine = TransformersEngine(
+        directory,
+        renderer,
+        options.dtype,
+        prefix_sharing=options.prefix_sharing,
+        adapter=options.adapter or None,
+        device=options.device,
+    )
+    return engine, renderer
+
+
+def _renderer(options: CandidateOptions, directory: Path | None) -> Renderer | None:
+    if directory is None:
+        if options.template or options.tool_format:
+            raise ConfigError("--template and --tool-format need --tokenizer DIR: prompts are rendered with it")
+        return None
+    from firstchair.chat.renderer import Renderer
+
+    return Renderer.from_pretrained(directory, options.template, options.tool_format)
+
+
+def _key(options: CandidateOptions) -> str:
+    name = options.api_key_env or ("ANTHROPIC_API_KEY" if options.engine == "anthropic" else "OPENAI_API_KEY")
+    key = os.environ.get(name, "")
+    if not key and options.api_key_env:
+        raise ConfigError(f"--api-key-env {name}: the environment variable is not set")
+    return key or "none"
+
+
+def _scripted(options: CandidateOptions, golden: GoldenSet) -> Engine:
+    from firstchair.engines.scripted import ScriptedEngine
+
+    replies: Mapping[str, Reply]
+    if options.model == GOLD:
+        replies = {decision.dp_id: decision.gold or decision.observed for decision in golden.decisions}
+    else:
+        replies = _read_replies(Path(options.model))
+
+    def reply(request: Request) -> Reply:
+        if request.request_id not in replies:
+            raise LookupError(f"{options.model} has no reply for {request.request_id}")
+        return replies[request.request_id]
+
+    return ScriptedEngine(reply, model=options.model)
+
+
+def _read_replies(path: Path) -> dict[str, Reply]:
+    """``{dp_id, text}`` (raw, parsed by ``--tokenizer``'s syntax) or ``{dp_id, message}`` (OpenAI) a line."""
+    from firstchair.chat.openai_wire import messages_from_openai
+
+    replies: dict[str, Reply] = {}
+    for number, row in read_jsonl(path):
+        try:
+            dp_id = row["dp_id"]
+            replies[dp_id] = row["text"] if "text" in row else messages_from_openai([row["message"]])[0]
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"no {error}; expected {{dp_id, text}} or {{dp_id, message}}", path=str(path), line=number
+            ) from None
+        except DataError as error:
+            raise error.at(str(path), number) from None
+    return replies
+
+
+def replay_candidate(golden: GoldenSet, who: CandidateOptions, out: Path, options: ReplayOptions) -> Run:
+    """Open a candidate, replay ``golden`` against it, close it."""
+
+    async def whole() -> Run:
+        engine, renderer = open_candidate(who, golden)
+        try:
+            return await replay_async(golden, engine, renderer, out, options)
+        finally:
+            await engine.close()
+
+    return asyncio.run(whole())
