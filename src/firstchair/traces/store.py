@@ -144,10 +144,11 @@ class TraceStore:
         unless ``skip`` takes it; the batch (with ``atomic``: everything) is rolled back.
         """
         writer = _Writer(catalogs, received or {}, on_conflict, skip or SkipBad())
-        news = (new if isinstance(new, NewSession) else NewSession(new) for new in sessions)
+        # Rows are made as sessions arrive: a batch of texts is light, a batch of messages keeps the collector busy.
+        rows = (row for new in sessions if (row := writer.rows(new)) is not None)
         outer: AbstractContextManager[Connection | None] = writing(self._engine) if atomic else nullcontext()
         with outer as shared:
-            while batch := list(itertools.islice(news, BATCH)):
+            while batch := list(itertools.islice(rows, BATCH)):
                 if shared is not None:
                     writer.write(shared, batch)
                 else:
@@ -333,20 +334,22 @@ class _Writer:
     def report(self) -> AddReport:
         return AddReport(**self.counts)
 
-    def write(self, connection: Connection, batch: list[NewSession]) -> None:
+    def rows(self, new: Session | NewSession) -> SessionRows | None:
+        """A session's rows; ``None`` when it is bad and may be passed over."""
+        if isinstance(new, Session):
+            new = NewSession(new)
+        try:
+            if not new.checked:
+                check_session(new.session)
+            return rows_of(new.session, origin=new.origin, stored_at=self.stored_at)
+        except DataError as error:
+            self.skip.take(error.at(new.origin or f"session {new.session.session_id[:60]!r}"))
+            return None
+
+    def write(self, connection: Connection, batch: list[SessionRows]) -> None:
         """Write one batch inside the caller's transaction."""
-        rows: list[SessionRows] = []
-        used: set[str] = set()
-        for new in batch:
-            try:
-                if not new.checked:
-                    check_session(new.session)
-                rows.append(rows_of(new.session, origin=new.origin, stored_at=self.stored_at))
-                used.add(new.session.catalog_id)
-            except DataError as error:
-                self.skip.take(error.at(new.origin or f"session {new.session.session_id[:60]!r}"))
-        self._write_catalogs(connection, used - {""})
-        fresh = self._sift(connection, rows)
+        self._write_catalogs(connection, {entry.session["catalog_id"] for entry in batch} - {None})
+        fresh = self._sift(connection, batch)
         next_seq = connection.execute(select(func.coalesce(func.max(schema.sessions.c.seq), 0))).scalar_one() + 1
         for entry in fresh:
             entry.session.setdefault("seq", next_seq)

@@ -219,7 +219,7 @@ _WORTH_CUTTING = 256
 def cut_tools(line: bytes) -> tuple[bytes, bytes | None]:
     """A record's line with its top-level ``tools`` replaced by ``null``, and their text; ``None`` when not cut.
 
-    The list is often most of the line. It is cut only where its text occurs once, so that the right one goes.
+    The list is often most of the line. It is cut only where its beginning occurs once, so that the right one goes.
     """
     try:
         raw = bytes(_tools_decoder.decode(line).tools)
@@ -227,8 +227,10 @@ def cut_tools(line: bytes) -> tuple[bytes, bytes | None]:
         return line, None
     if len(raw) < _WORTH_CUTTING or raw[:1] != b"[":
         return line, None
-    start = line.find(raw)
-    if line.find(raw, start + 1) != -1:
+    # Its first bytes find it: a string cannot hold them, for its quotes are escaped.
+    head = raw[:64]
+    start = line.find(head)
+    if line.find(head, start + 1) != -1 or line[start : start + len(raw)] != raw:
         return line, None
     return line[:start] + b"null" + line[start + len(raw) :], raw
 
