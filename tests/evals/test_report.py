@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import shutil
@@ -168,7 +169,8 @@ def hostile(golden, runs):
     session = golden.sessions[first.session_id]
     messages = (text_message("user", HOSTILE), *session.messages[1:])
     sessions = {**golden.sessions, session.session_id: msgspec.structs.replace(session, messages=messages)}
-    made = Action(kind="tool_call", text=HOSTILE, calls=(ToolCall.of("c", HOSTILE, {HOSTILE: HOSTILE}),))
+    calls = (ToolCall.of("c", "find_trips", {"city": HOSTILE}), ToolCall.of("d", HOSTILE, {HOSTILE: HOSTILE}))
+    made = Action(kind="tool_call", text=HOSTILE, calls=calls)
     rows = list(runs[1].rows)
     at = next(index for index, row in enumerate(rows) if row.dp_id == first.dp_id)
     scored = msgspec.structs.replace(
@@ -179,9 +181,7 @@ def hostile(golden, runs):
     )
     candidate = msgspec.structs.replace(runs[1].record.candidate, model=HOSTILE)
     record = msgspec.structs.replace(runs[1].record, candidate=candidate)
-    from dataclasses import replace as changed
-
-    return changed(golden, sessions=sessions), Run(runs[1].path, record, tuple(rows)), first.dp_id
+    return dataclasses.replace(golden, sessions=sessions), Run(runs[1].path, record, tuple(rows)), first.dp_id
 
 
 def test_the_page_works_in_a_browser_and_stored_markup_stays_text(golden, runs, tmp_path):
