@@ -313,8 +313,13 @@ def test_wrong_flags_and_lone_surrogates_are_named():
         renderer.conversation((text_message("user", "a"),), loss=[True, True])
     with pytest.raises(DataError, match="Unicode"):
         renderer.prompt_ids((text_message("user", "\ud800"),))
-    with pytest.raises(DataError, match=r"messages\[0\].*noncharacter"):
-        renderer.prompt_ids((text_message("user", "\ufdd2"),))
+
+
+def test_the_marks_of_rendering_may_stand_in_messages(renderer):
+    text = "\ufdd0\ufdd1\ufdd2.\ufdd20 <|im_end|> \ufdd2"
+    session = (text_message("user", text), assistant_message("two" + text))
+    assert text in renderer.text(session)
+    assert text in renderer.encoder.decode(renderer.conversation(session).ids)
 
 
 def test_decoding_keeps_tags_and_drops_one_end_token(renderer):

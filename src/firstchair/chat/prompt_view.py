@@ -36,36 +36,36 @@ class PromptView:
     def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
         """Tool schemas in the OpenAI form."""
         rows: list[dict[str, Any]] = []
-        for index, tool in enumerate(tools):
+        for tool in tools:
             function: dict[str, Any] = {"name": tool.name}
             if tool.description is not None:
                 function["description"] = tool.description
             function["parameters"] = tool.parameters
-            rows.append({"type": "function", "function": self.encoder.guard_value(function, f"tools[{index}]")})
+            rows.append({"type": "function", "function": self.encoder.guard_value(function)})
         return rows
 
     def _message(self, message: Message, index: int) -> dict[str, Any]:
         guard, where = self.encoder.guard, f"messages[{index}]"
-        content = guard(visible_text(message, where), where)
+        content = guard(visible_text(message, where))
         view: dict[str, Any] = {"role": message.role, "content": content}
         if message.role == "assistant":
             thinking = message.thinking
             if thinking:
-                view["reasoning_content"] = guard(thinking, where)
+                view["reasoning_content"] = guard(thinking)
             if message.tool_calls:
                 self._add_calls(view, message, where)
         elif message.role == "tool":
             view["content"] = mark_error(content, message.is_error)
             if message.tool_call_id is not None:
-                view["tool_call_id"] = guard(message.tool_call_id, where)
+                view["tool_call_id"] = guard(message.tool_call_id)
         if message.name is not None:
-            view["name"] = guard(message.name, where)
+            view["name"] = guard(message.name)
         return view
 
     def _add_calls(self, view: dict[str, Any], message: Message, where: str) -> None:
         guard = self.encoder.guard
         if self.arguments_as == "content":
-            written = guard(self.tool_format.render(message.tool_calls), where)
+            written = guard(self.tool_format.render(message.tool_calls))
             view["content"] = f"{view['content']}\n{written}" if view["content"] else written
             return
         rows = []
@@ -83,10 +83,10 @@ class PromptView:
             rows.append(
                 {
                     "type": "function",
-                    "id": guard(call.id, field),
+                    "id": guard(call.id),
                     "function": {
-                        "name": guard(call.name, field),
-                        "arguments": self.encoder.guard_value(arguments, field),
+                        "name": guard(call.name),
+                        "arguments": self.encoder.guard_value(arguments),
                     },
                 }
             )

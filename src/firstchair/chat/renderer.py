@@ -17,7 +17,16 @@ from firstchair.chat.formats import tool_call_format
 from firstchair.chat.messages import Message, Tool
 from firstchair.chat.probes import is_append_only, probe
 from firstchair.chat.prompt_view import PromptView
-from firstchair.chat.template import GUARD, PINNED, SPAN_END, SPAN_START, ChatTemplate, load_template, without_spans
+from firstchair.chat.template import (
+    PINNED,
+    QUOTE,
+    SPAN_END,
+    SPAN_START,
+    ChatTemplate,
+    load_template,
+    unguard,
+    without_spans,
+)
 from firstchair.chat.text_encoder import TextEncoder
 from firstchair.chat.token_conversation import Span, TokenConversation
 from firstchair.chat.turns import TurnIds, find_turns
@@ -113,7 +122,7 @@ class Renderer:
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), add_generation_prompt: bool = False
     ) -> str:
         """The rendered text. Special-token text inside messages looks the same here as control tokens do."""
-        return without_spans(self._render(messages, tools, add_generation_prompt)).replace(GUARD, "")
+        return unguard(without_spans(self._render(messages, tools, add_generation_prompt)))
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of the prompt for the next assistant message."""
@@ -121,7 +130,7 @@ class Renderer:
 
     def quotes_special_tokens(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> bool:
         """Whether messages or tools hold special-token text, which servers would read as control tokens."""
-        return GUARD in self._render(messages, tools, False)
+        return QUOTE in self._render(messages, tools, False)
 
     def conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), loss: Sequence[bool] | None = None

@@ -34,12 +34,26 @@ PINNED: Mapping[str, str] = MappingProxyType(
 )
 """Templates that ship with us, for base models and tests: name → file."""
 
-# Noncharacters: they are never assigned, so text that holds one is not text that anyone wrote.
+# Noncharacters: never assigned, so nearly never in real text; where they are, ``guard_marks`` escapes them.
 SPAN_START, SPAN_END = "\ufdd0", "\ufdd1"
 """Written around ``{% generation %}`` blocks while rendering."""
 GUARD = "\ufdd2"
-"""Written inside special-token text that stands in a message, so that it is not taken for a control token."""
-MARKS = (SPAN_START, SPAN_END, GUARD)
+"""Begins an escape inside text that came from a message: a dot after it breaks special-token text, so that it is
+not taken for a control token; a digit stands for one of the three marks themselves."""
+QUOTE = GUARD + "."
+_MARKS = {SPAN_START: GUARD + "0", SPAN_END: GUARD + "1", GUARD: GUARD + "2"}
+_ESCAPES = {QUOTE: "", **{escape: mark for mark, escape in _MARKS.items()}}
+_ANY_MARK, _ANY_ESCAPE = re.compile(f"[{''.join(_MARKS)}]"), re.compile(f"{GUARD}[.012]")
+
+
+def guard_marks(text: str) -> str:
+    """Message text with the marks of rendering escaped."""
+    return _ANY_MARK.sub(lambda match: _MARKS[match[0]], text)
+
+
+def unguard(text: str) -> str:
+    """Rendered text as it is meant: escapes undone."""
+    return _ANY_ESCAPE.sub(lambda match: _ESCAPES[match[0]], text) if GUARD in text else text
 
 
 class _Generation(Extension):

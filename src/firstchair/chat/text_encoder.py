@@ -1,7 +1,7 @@
 """Text to token ids with a fast tokenizer: control tokens only where the template wrote them.
 
 A tokenizer turns ``<|im_end|>`` into the control token wherever it stands, also inside a web page that a tool
-returned. Text that came from a message is therefore guarded (a noncharacter is put inside each such string)
+returned. Text that came from a message is therefore guarded (a mark is put inside each such string)
 before it is rendered; here guarded strings are encoded as plain text.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from firstchair.chat.template import GUARD, MARKS
+from firstchair.chat.template import GUARD, QUOTE, guard_marks, unguard
 from firstchair.core.errors import DataError
 
 
@@ -35,32 +35,24 @@ class TextEncoder:
         self._pattern = re.compile("|".join(map(re.escape, by_length))) if by_length else None
         self._hints = tuple(sorted({text[:2] for text in by_length}))
 
-    def guard(self, text: str, field: str = "content") -> str:
-        """``text`` with every special-token string in it broken by a guard.
-
-        Raises ``DataError`` when the text holds one of the noncharacters that rendering needs.
-        """
+    def guard(self, text: str) -> str:
+        """``text`` with every special-token string in it broken by a guard, see ``template.GUARD``."""
         if not text.isascii():
-            for mark in MARKS:
-                if mark in text:
-                    raise DataError(
-                        f"holds U+{ord(mark):04X}, a noncharacter that is reserved for internal use; remove it",
-                        field=field,
-                    )
+            text = guard_marks(text)
         for hint in self._hints:
             if hint in text:
                 assert self._pattern is not None
-                return self._pattern.sub(lambda match: f"{match[0][0]}{GUARD}{match[0][1:]}", text)
+                return self._pattern.sub(lambda match: f"{match[0][0]}{QUOTE}{match[0][1:]}", text)
         return text
 
-    def guard_value(self, value: Any, field: str) -> Any:
+    def guard_value(self, value: Any) -> Any:
         """``guard`` for every string inside a JSON value, keys too; the value itself when nothing needs it."""
         if isinstance(value, str):
-            return self.guard(value, field)
+            return self.guard(value)
         if isinstance(value, list):
-            return [self.guard_value(item, field) for item in value]
+            return [self.guard_value(item) for item in value]
         if isinstance(value, dict):
-            return {self.guard(key, field): self.guard_value(item, field) for key, item in value.items()}
+            return {self.guard(key): self.guard_value(item) for key, item in value.items()}
         return value
 
     def encode(self, text: str) -> list[int]:
@@ -93,10 +85,10 @@ class TextEncoder:
         controls: list[int] = []
         position = 0
         for match in self._pattern.finditer(text):
-            pieces.append(text[position : match.start()].replace(GUARD, ""))
+            pieces.append(unguard(text[position : match.start()]))
             controls.append(self.specials[match[0]])
             position = match.end()
-        pieces.append(text[position:].replace(GUARD, ""))
+        pieces.append(unguard(text[position:]))
         ids: list[int] = []
         for index, encoding in enumerate(self._encode(self._plain, pieces)):
             ids.extend(encoding.ids)
