@@ -190,4 +190,5 @@ def test_a_server_killed_in_the_middle_of_a_batch_gives_typed_errors(server: Vll
     for name, generation in out.items():
         if name != "quick":
             assert generation.stop is Stop.ERROR
-            assert generation.error_kind is ErrorKind.CONNECTION, generation.error
+            # Its processes die one after the other; the last may still say that the first is gone.
+            assert generation.error_kind in (ErrorKind.CONNECTION, ErrorKind.SERVER), generation.error

@@ -253,6 +253,27 @@ def test_leaving_early_stops_everything() -> None:
     assert asyncio.run(first(False)) in {"0", "1"}
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_run_that_never_waits_can_still_be_cancelled(batched: bool) -> None:
+    done: list[Episode] = []
+
+    async def play() -> None:
+        policy = FunctionPolicy(by_expert, batched=batched)
+        async for episode in run_episodes(WordEnvironment, [word_task(str(n)) for n in range(5000)], policy):
+            done.append(episode)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(play())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert len(done) < 1000
+
+
 def test_a_broken_list_of_tasks_is_raised_and_not_swallowed() -> None:
     def tasks() -> Iterable[WordTask]:
         yield word_task("a")

@@ -126,6 +126,8 @@ async def _lockstep(
             live.append(await LiveEpisode.start(env_factory, plan))
         if not live:
             return
+        # A policy and environments that never wait would keep Ctrl-C and everything else waiting.
+        await asyncio.sleep(0)
         acting = [episode for episode in live if episode.end is None]
         for episode, reply in zip(acting, await _ask(policy, acting), strict=True):
             await episode.apply(reply)
@@ -144,6 +146,7 @@ async def _independent(
         for plan in plans:
             episode = await LiveEpisode.start(env_factory, plan)
             while episode.end is None:
+                await asyncio.sleep(0)
                 (reply,) = await _ask(policy, [episode])
                 await episode.apply(reply)
             await done.put(await _finished(episode))
