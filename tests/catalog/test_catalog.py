@@ -91,6 +91,11 @@ def test_a_faulty_file_is_named_with_the_field(tmp_path, text, words):
     assert str(path) in str(caught.value)
 
 
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"c\.yaml: no such catalog"):
+        load_catalog(tmp_path / "c.yaml")
+
+
 def test_inference_takes_the_newest_schema_and_says_so():
     old = (Tool(name="a", parameters={"v": 1}), Tool(name="b"))
     new = (Tool(name="c"), Tool(name="a", parameters={"v": 2}))

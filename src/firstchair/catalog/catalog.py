@@ -24,6 +24,7 @@ from pydantic import Field, field_validator, model_validator
 from firstchair.catalog.policy import RoutingPolicy
 from firstchair.chat.messages import Tool
 from firstchair.core.config import Strict, load_recipe
+from firstchair.core.errors import ConfigError
 
 ToolKind = Literal["universal", "convention"]
 """``universal``: any model that knows tools can use it. ``convention``: only this platform has it or means it so."""
@@ -135,6 +136,8 @@ def not_json(value: Any, path: str = "") -> str | None:
 
 def load_catalog(path: Path) -> Catalog:
     """Read a catalog from YAML. Raises ``ConfigError`` naming the file and the field."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such catalog; check the path, or write one with `firstchair catalog infer`")
     return load_recipe(Catalog, path)
 
 
