@@ -56,7 +56,8 @@ def messages_from_openai(rows: Sequence[Mapping[str, Any]], *, strict: bool = Tr
 def _message_in(row: Any, index: int) -> Message:
     where = f"messages[{index}]"
     need(row, dict, where, "an object with role and content")
-    role = _ROLES.get(row.get("role", ""))
+    named = row.get("role")
+    role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
         raise DataError(f"found {row.get('role')!r}; expected one of {', '.join(_ROLES)}", field=f"{where}.role")
     content = row.get("content")
