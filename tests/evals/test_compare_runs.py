@@ -1,12 +1,15 @@
+import dataclasses
+
 import msgspec
 import pytest
 
-from firstchair.core.errors import ConfigError
+from firstchair.core.errors import ConfigError, DataError
 from firstchair.engines.base import ErrorKind, Generation, Sampling, Stop
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.evals.compare import compare
 from firstchair.evals.metrics import measure
 from firstchair.evals.replay import ReplayOptions, replay
+from firstchair.evals.rescore import rescore
 from firstchair.evals.run_record import Run
 
 
@@ -91,3 +94,21 @@ def test_decisions_that_either_run_could_not_answer_are_left_out_and_counted(gol
     engine = ScriptedEngine(lambda r: down if r.request_id.endswith(":0") else gold[r.request_id])
     found = compare(runs[0], replay(golden, engine, None, tmp_path / "c", ReplayOptions(sampling=Sampling())))
     assert (found.paired, found.left_out) == (48, 12)
+
+
+def test_stored_replies_are_scored_again_by_other_rules(golden, runs, tmp_path):
+    loose = {"find_trips": {"city": "ignore"}, "book": {"$": "ignore"}}
+    catalogs = {name: msgspec.structs.replace(row, matchers=loose) for name, row in golden.catalogs.items()}
+    looser = dataclasses.replace(golden, catalogs=catalogs)
+    again = rescore(runs[0], looser, tmp_path / "again")
+    before, after = measure(runs[0].rows)["lenient_pass"].value, measure(again.rows)["lenient_pass"].value
+    assert after > before
+    assert measure(again.rows)["strict_pass"] == measure(runs[0].rows)["strict_pass"]
+    assert [row.text for row in again.rows] == [row.text for row in runs[0].rows]
+
+
+def test_a_run_of_other_decisions_cannot_be_scored_again(golden, runs, tmp_path):
+    fewer = dataclasses.replace(golden, decisions=golden.decisions[1:])
+    with pytest.raises(DataError, match="trip-0:0: golden set 'trips' has no such decision"):
+        rescore(runs[0], fewer, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
