@@ -10,6 +10,7 @@ from firstchair.chat.messages import Message, RawPart, TextPart, Tool, ToolCall,
 from firstchair.core.errors import ConfigError, DataError, UpstreamError
 from firstchair.core.jsonl import SkipBad
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces import store as module
 from firstchair.traces.session import CallTokens, ModelCall, Session, Usage, catalog_id_of, turns_of
 from firstchair.traces.store import BATCH, AddReport, NewSession, TraceStore
 
@@ -94,6 +95,21 @@ def test_the_callers_own_writes_between_pages_do_not_disturb_reading(store: Trac
             store.delete(session_ids=["s300"])
     assert seen == [f"s{number}" for number in range(450) if number != 300] + ["late"]
     assert [session.session_id for session in itertools.islice(store.sessions(limit=3), 9)] == ["s0", "s1", "s2"]
+
+
+def test_large_sessions_make_smaller_pages_and_batches(store: TraceStore, monkeypatch):
+    monkeypatch.setattr(module, "MAX_CHARS", 1000)
+    sizes = [10, 2000, 10, 400, 400, 400, 5000]
+    sessions = [
+        Session(session_id=f"s{number}", messages=(text_message("user", "x" * size),))
+        for number, size in enumerate(sizes)
+    ]
+    reports: list[int] = []
+    store.add(sessions, {}, on_batch=lambda report: reports.append(report.added))
+    assert reports == [2, 6, 7]
+    assert list(store.sessions()) == sessions
+    assert list(store.sessions(limit=5)) == sessions[:5]
+    assert [row.session_id for row in store.listing()] == [session.session_id for session in sessions]
 
 
 def test_schemas_and_arguments_keep_their_bytes(store: TraceStore):

@@ -68,6 +68,7 @@ def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
         "tokens_cache_read": sum(use.cache_read for use in usage),
         "tokens_cache_write": sum(use.cache_write for use in usage),
         "cost_usd": sum(call.cost_usd or 0.0 for call in session.calls),
+        "num_chars": len(messages) + len(calls) + len(meta),
         "messages": messages,
         "turns": turns,
         "calls": calls,

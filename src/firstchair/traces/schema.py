@@ -56,6 +56,7 @@ sessions = Table(
     Column("tokens_cache_read", BigInteger, nullable=False),
     Column("tokens_cache_write", BigInteger, nullable=False),
     Column("cost_usd", Float, nullable=False),
+    Column("num_chars", BigInteger, nullable=False),
     Column("messages", Text, nullable=False),
     Column("turns", Text, nullable=False),
     Column("calls", Text, nullable=False),

@@ -10,14 +10,13 @@ order of arrival: the order is stable, memory is one page, and no reader holds a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 import msgspec
-from sqlalchemy import Connection, Engine, delete, func, insert, inspect, select
+from sqlalchemy import ColumnElement, Connection, Engine, delete, func, insert, inspect, select
 
 from firstchair.chat.messages import Tool
 from firstchair.core.clock import utc_now
@@ -36,6 +35,8 @@ OnConflict = Literal["error", "keep", "replace"]
 
 PAGE = 200
 BATCH = 500
+MAX_CHARS = 32 * 1024 * 1024
+"""Of one page or batch: sessions may be of any size, memory is not."""
 
 
 class NewSession(NamedTuple):
@@ -148,7 +149,7 @@ class TraceStore:
         rows = (row for new in sessions if (row := writer.rows(new)) is not None)
         outer: AbstractContextManager[Connection | None] = writing(self._engine) if atomic else nullcontext()
         with outer as shared:
-            while batch := list(itertools.islice(rows, BATCH)):
+            for batch in _batches(rows):
                 if shared is not None:
                     writer.write(shared, batch)
                 else:
@@ -172,29 +173,35 @@ class TraceStore:
 
     def sessions(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Iterator[Session]:
         """Stream the sessions that match, in order of arrival."""
-        for row in self._pages(_BODY_COLUMNS, limit, filters):
+        where = conditions(filters)
+        for row in self._pages(_BODY_COLUMNS, limit, where):
             yield session_of(row)
 
     def listing(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Iterator[SessionRow]:
         """Stream one row a session, without reading bodies."""
-        for row in self._pages(_LIST_COLUMNS, limit, filters):
+        for row in self._pages(_LIST_COLUMNS, limit, conditions(filters)):
             yield SessionRow._make("" if row[name] is None else row[name] for name in _LIST_COLUMNS)
 
-    def _pages(self, columns: tuple[str, ...], limit: int | None, filters: Filters) -> Iterator[Mapping[str, Any]]:
+    def _pages(
+        self, columns: tuple[str, ...], limit: int | None, where: list[ColumnElement[bool]]
+    ) -> Iterator[Mapping[str, Any]]:
         table = schema.sessions
-        where = conditions(filters)
-        query = select(table.c.seq, *(table.c[name] for name in columns)).where(*where).order_by(table.c.seq)
+        sizes = select(table.c.seq, table.c.num_chars).where(*where).order_by(table.c.seq)
+        query = select(*(table.c[name] for name in columns)).where(*where).order_by(table.c.seq)
         last, left = -1, limit
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
             with reading(self._engine) as connection:
-                page = connection.execute(query.where(table.c.seq > last).limit(size)).mappings().all()
-            for row in page:
+                ahead = connection.execute(sizes.where(table.c.seq > last).limit(size)).all()
+                page = _fitting([seq for seq, _ in ahead], [chars for _, chars in ahead])
+                if not page:
+                    return
+                inside = table.c.seq.between(page[0], page[-1])
+                rows = connection.execute(query.where(inside)).mappings().all()
+            for row in rows:
                 yield {str(name): value for name, value in row.items()}
-            if len(page) < size:
-                return
-            last = page[-1]["seq"]
-            left = None if left is None else left - size
+            last = page[-1]
+            left = None if left is None else left - len(page)
 
     def get(self, session_id: str) -> Session:
         """One session. Raises ``ConfigError`` when it is not here."""
@@ -290,6 +297,30 @@ class StoredTools(Mapping[str, tuple[Tool, ...]]):
 
     def __len__(self) -> int:
         return len(self._store.catalog_ids())
+
+
+def _fitting(seqs: list[int], chars: list[int]) -> list[int]:
+    """As many of ``seqs`` as fit one page, at least one."""
+    total = 0
+    for index, count in enumerate(chars):
+        total += count
+        if index and total > MAX_CHARS:
+            return seqs[:index]
+    return seqs
+
+
+def _batches(rows: Iterable[SessionRows]) -> Iterator[list[SessionRows]]:
+    """Rows in batches of bounded count and size."""
+    batch: list[SessionRows] = []
+    chars = 0
+    for row in rows:
+        batch.append(row)
+        chars += row.session["num_chars"]
+        if len(batch) >= BATCH or chars >= MAX_CHARS:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch
 
 
 _BODY_COLUMNS = (

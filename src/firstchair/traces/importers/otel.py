@@ -108,7 +108,7 @@ def _take_record(record: dict[str, Any], origin: str, context: _Context) -> None
 def read_call(span: Span, context: _Context) -> RecordedCall | None:
     """The model call of a span; ``None`` for spans that are none, or that carry no messages."""
     attributes = {**_details(span), **span.attributes}
-    if attributes.get("gen_ai.operation.name", "chat") not in MODEL_OPERATIONS:
+    if str(attributes.get("gen_ai.operation.name", "chat")) not in MODEL_OPERATIONS:
         return None
     prompt, reply = _messages(span, attributes)
     if not prompt:

@@ -114,7 +114,8 @@ def _split(parts: list[Any], where: str) -> tuple[tuple[Part, ...], tuple[ToolCa
         elif kind == "tool_call_response":
             results.append(_result(part, place))
         else:
-            content.append(_PARTS[kind](part, place) if kind in _PARTS else RawPart(provider="other", data=part))
+            read = _PARTS.get(kind) if isinstance(kind, str) else None
+            content.append(read(part, place) if read is not None else RawPart(provider="other", data=part))
     return tuple(content), tuple(calls), results
 
 
@@ -250,7 +251,8 @@ def _openai_row(body: Mapping[str, Any], role: str) -> dict[str, Any]:
         row["tool_call_id"] = body.get("id", body.get("tool_call_id"))
         if not isinstance(row["content"], str | list):
             row["content"] = dumps(row["content"])
-    for call in row.get("tool_calls") or ():
+    calls = row.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
             function["arguments"] = dumps(function["arguments"])
