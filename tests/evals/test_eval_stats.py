@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstchair.evals import stats
 from firstchair.evals.ppi import power_tuning, ppi_mean, true_rate
 from firstchair.evals.stats import (
     cluster_sums,
@@ -12,7 +13,7 @@ from firstchair.evals.stats import (
     mcnemar_p,
     paired_difference,
     rate,
-    resampled_counts,
+    replicate_sums,
     wilson,
 )
 
@@ -46,9 +47,17 @@ def test_clusters_keep_their_order_and_their_sums():
 
 
 def test_every_bootstrap_replicate_draws_as_many_sessions_as_there_are():
-    counts = resampled_counts(7, seed=1, resamples=50)
-    assert counts.shape == (50, 7)
-    assert (counts.sum(axis=1) == 7).all()
+    sums = replicate_sums((np.ones(7), np.arange(7.0)), seed=1, resamples=50)
+    assert sums.shape == (50, 2)
+    assert (sums[:, 0] == 7).all()
+    assert sums[:, 1].std() > 0
+
+
+def test_many_sessions_are_resampled_in_blocks_with_the_same_result(monkeypatch):
+    columns = (np.arange(40.0), np.ones(40))
+    whole = replicate_sums(columns, seed=3, resamples=100)
+    monkeypatch.setattr(stats, "BLOCK", 40 * 7)
+    assert np.array_equal(replicate_sums(columns, seed=3, resamples=100), whole)
 
 
 def test_the_interval_of_independent_decisions_is_near_the_normal_one():

@@ -283,6 +283,12 @@ def test_a_broken_run_record_is_named(golden, tmp_path, text):
         load_run(tmp_path)
 
 
+def test_half_a_surrogate_pair_from_a_server_does_not_stop_the_run(golden, tmp_path):
+    answer = Generation("", Stop.END, text="\ud800", message=Action(kind="final_reply", text="a\udfff").to_message())
+    run = replay(golden, ScriptedEngine(lambda request: answer), None, tmp_path / "run", ReplayOptions(limit=3))
+    assert (run.rows[0].text, run.rows[0].action.text) == ("?", "a?")
+
+
 def test_token_ids_are_kept_on_request(golden, tmp_path):
     answer = Generation("", Stop.END, message=REPLY, ids=(1, 2), logprobs=(-0.5, -0.1))
     engine = ScriptedEngine(lambda request: answer)

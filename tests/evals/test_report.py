@@ -125,6 +125,13 @@ def test_large_conversations_are_cut_and_passes_go_first(golden, runs):
     assert len(tiny["cases"]) == 60
 
 
+def test_a_number_and_its_text_look_different_in_the_cases(golden, runs):
+    calls = (ToolCall.of("c", "book", {"trip_id": "T1", "people": "3", "days": 3}),)
+    rows = (msgspec.structs.replace(runs[0].rows[0], action=Action(kind="tool_call", calls=calls)),)
+    case = report_cases(Run(runs[0].path, runs[0].record, rows), golden)["cases"][0]
+    assert case["after"]["action"]["calls"][0]["args"] == {"trip_id": "T1", "people": '"3"', "days": "3"}
+
+
 def test_json_inside_a_script_cannot_end_it():
     text = script_json({"a": HOSTILE})
     assert "<" not in text

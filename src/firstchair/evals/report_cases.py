@@ -11,7 +11,7 @@ from typing import Any
 
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ImagePart, Message, RawPart
-from firstchair.core.jsontext import dumps
+from firstchair.core.jsontext import JsonProblem, dumps, loads
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.metrics import undecided
 from firstchair.evals.routing import gold_label, made_label
@@ -107,7 +107,18 @@ def _args(value: dict[str, Any] | None, text: str, limit: int) -> dict[str, str]
     """Field → JSON text of its value, so that a browser never changes a number; the raw text when malformed."""
     if value is None:
         return _cut(text, limit)
-    return {key: _cut(item if isinstance(item, str) else dumps(item), limit) for key, item in value.items()}
+    return {key: _cut(_value(item), limit) for key, item in value.items()}
+
+
+def _value(item: Any) -> str:
+    """A text without quotes, unless it would then look like another JSON value (``3`` and ``"3"`` differ)."""
+    if not isinstance(item, str):
+        return dumps(item)
+    try:
+        loads(item)
+    except JsonProblem:
+        return item
+    return dumps(item)
 
 
 def _message(message: Message, limit: int) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.actions import ParsedReply
 from firstchair.core.atomic import atomic_dir, atomic_writer
 from firstchair.core.errors import DataError
-from firstchair.core.jsontext import dumps
 from firstchair.data.decisions import DecisionPoint
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.run_record import (
     ROWS,
     DecisionRow,
     Run,
+    encode_row,
     load_run,
     write_record,
 )
@@ -54,7 +54,7 @@ def rescore(run: Run, golden: GoldenSet, out: Path, *, force: bool = False) -> R
         write_record(directory, record)
         with atomic_writer(directory / ROWS) as handle:
             for row in rows:
-                handle.write(dumps(msgspec.to_builtins(row)) + "\n")
+                handle.write(encode_row(row).decode("utf-8") + "\n")
     return load_run(out)
 
 

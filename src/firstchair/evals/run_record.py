@@ -18,7 +18,7 @@ import msgspec
 from firstchair.chat.actions import Action, ActionKind, Problem
 from firstchair.core.atomic import fsync_dir, write_text
 from firstchair.core.errors import DataError, IntegrityError, RunFailed
-from firstchair.core.jsontext import content_id
+from firstchair.core.jsontext import content_id, dumps
 from firstchair.evals.verdict import Scored, Verdict
 
 SCHEMA_VERSION = "1.0"
@@ -231,6 +231,14 @@ def _order(dp_id: str) -> tuple[str, int]:
     return session, int(index) if index.isdigit() else 0
 
 
+def encode_row(row: DecisionRow) -> bytes:
+    """A row as one line, without its newline. Half a surrogate pair, which some servers send, becomes ``?``."""
+    try:
+        return _encoder.encode(row)
+    except UnicodeEncodeError:
+        return dumps(msgspec.to_builtins(row)).encode("utf-8", "replace")
+
+
 class RowWriter:
     """Appends rows; each is handed to the system at once, and fsynced at least every ``fsync_s`` seconds.
 
@@ -264,7 +272,7 @@ class RowWriter:
 
     def append(self, row: DecisionRow) -> None:
         """Write one row. Raises ``RunFailed`` when the disk refuses."""
-        data = _encoder.encode(row) + b"\n"
+        data = encode_row(row) + b"\n"
         try:
             # An unbuffered write may be short when the disk fills; the torn line is dropped on the next start.
             if self._handle.write(data) != len(data):

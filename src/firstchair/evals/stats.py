@@ -76,10 +76,21 @@ def cluster_sums(clusters: Sequence[object], *columns: Sequence[float] | Floats)
     return tuple(sums)
 
 
-def resampled_counts(clusters: int, *, seed: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
-    """Draws of each cluster in each bootstrap replicate: ``[resamples, clusters]``; a row sums to ``clusters``."""
+BLOCK = 4_000_000
+"""Draws held in memory at once; with many sessions the replicates are made in blocks."""
+
+
+def replicate_sums(columns: Sequence[Floats], *, seed: int, resamples: int = RESAMPLES) -> Floats:
+    """Column sums of each bootstrap replicate: ``[resamples, columns]``, all columns over the same draws."""
+    table = np.stack(columns, axis=1)
+    clusters = len(table)
     rng = np.random.default_rng(seed)
-    return rng.multinomial(clusters, np.full(clusters, 1.0 / clusters), size=resamples)
+    size = max(1, min(resamples, BLOCK // clusters))
+    blocks: list[Floats] = []
+    for start in range(0, resamples, size):
+        shape = min(size, resamples - start)
+        blocks.append(rng.multinomial(clusters, np.full(clusters, 1.0 / clusters), size=shape) @ table)
+    return np.concatenate(blocks)
 
 
 def design_effect(hits_C: Floats, trials_C: Floats) -> float:
@@ -114,8 +125,8 @@ def rate(hits: Sequence[float], trials: Sequence[float], clusters: Sequence[obje
         effect = design_effect(hits_C, trials_C)
         low, high = wilson(good / effect, total / effect)
         return Rate(value=good / total, n=round(total), low=low, high=high, method="wilson")
-    counts = resampled_counts(len(trials_C), seed=seed)
-    values = (counts @ hits_C) / (counts @ trials_C)
+    sums = replicate_sums((hits_C, trials_C), seed=seed)
+    values = sums[:, 0] / sums[:, 1]
     low, high = np.quantile(values, (0.025, 0.975))
     return Rate(value=good / total, n=round(total), low=float(low), high=float(high), method="cluster_bootstrap")
 
@@ -136,10 +147,9 @@ def paired_difference(
     n = int(np.count_nonzero(np.asarray(before[1], dtype=bool) | np.asarray(after[1], dtype=bool)))
     if trials_b.sum() == 0 or trials_a.sum() == 0:
         return Difference(value=None, n=n, low=None, high=None, method="none")
-    counts = resampled_counts(len(hits_b), seed=seed)
-    sums = [counts @ column for column in (hits_b, trials_b, hits_a, trials_a)]
-    keep = (sums[1] > 0) & (sums[3] > 0)
-    values = sums[2][keep] / sums[3][keep] - sums[0][keep] / sums[1][keep]
+    sums = replicate_sums((hits_b, trials_b, hits_a, trials_a), seed=seed)
+    sums = sums[(sums[:, 1] > 0) & (sums[:, 3] > 0)]
+    values = sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1]
     low, high = np.quantile(values, (0.025, 0.975))
     point = float(hits_a.sum() / trials_a.sum() - hits_b.sum() / trials_b.sum())
     return Difference(value=point, n=n, low=float(low), high=float(high))
