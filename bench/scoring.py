@@ -106,14 +106,15 @@ def typed_peer(schemas: dict[str, Any]) -> Callable[[Sequence[Pair]], None] | No
     return run
 
 
-def rate(run: Callable[[Sequence[Pair]], None], pairs: Sequence[Pair], rounds: int) -> float:
-    """Decisions a second, the best of ``rounds``."""
-    best = float("inf")
+def rates(runs: dict[str, Callable[[], None]], count: int, rounds: int) -> dict[str, float]:
+    """Decisions a second by name, the best of ``rounds``; the runs take turns, so that they share the weather."""
+    best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
-        started = time.perf_counter()
-        run(pairs)
-        best = min(best, time.perf_counter() - started)
-    return len(pairs) / best
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - started)
+    return {name: count / seconds for name, seconds in best.items()}
 
 
 def main() -> None:
@@ -142,20 +143,22 @@ def main() -> None:
 
     verdicts = Counter(str(scorer.score(point, reply).lenient) for point, reply in pairs)
     print(f"{len(pairs):,} decisions: {dict(verdicts)}")
-    ours = rate(with_scorer, pairs, arguments.rounds)
-    print(f"Scorer, parsed replies             {ours:>10,.0f} decisions/s")
-    print(f"Scorer, actions (schema checked)   {rate(with_scorer, actions, arguments.rounds):>10,.0f} decisions/s")
-    print(f"score(), one call each             {rate(one_by_one, pairs, arguments.rounds):>10,.0f} decisions/s")
-    base = rate(naive, pairs, arguments.rounds)
-    print(f"canonical text equality            {base:>10,.0f} decisions/s   ours is {ours / base:.2f} times that")
+    runs = {
+        "Scorer, parsed replies": lambda: with_scorer(pairs),
+        "Scorer, actions (schema checked)": lambda: with_scorer(actions),
+        "score(), one call each": lambda: one_by_one(pairs),
+        "canonical text equality": lambda: naive(pairs),
+    }
     peer = typed_peer({tool.name: tool.parameters for tool in tools})
     if peer is None:
         print("deepdiff is not installed; not compared with it")
     else:
-        found = rate(peer, pairs, 1)
-        print(
-            f"jsonschema and deepdiff            {found:>10,.0f} decisions/s   ours is {ours / found:.0f} times that"
-        )
+        runs["jsonschema and deepdiff"] = lambda: peer(pairs)
+    found = rates(runs, len(pairs), arguments.rounds)
+    ours = found["Scorer, parsed replies"]
+    for name, value in found.items():
+        print(f"{name:<34} {value:>10,.0f} decisions/s   {ours / value:>6.2f}")
+    print("last column: how many times as fast the first line is")
 
 
 if __name__ == "__main__":

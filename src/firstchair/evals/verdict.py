@@ -95,6 +95,8 @@ class _Wanted:
 
     calls: tuple[_Call, ...]
     names: tuple[str, ...]
+    texts: tuple[str, ...]
+    """The argument texts."""
     text: str
 
 
@@ -147,10 +149,12 @@ class Scorer:
         if not calls and not gold.calls:
             return self._stopped(compiled, reply.text)
         renames = self.matchers.tool_names
-        names = tuple([renames.get(call.name, call.name) for call in calls])
+        names = tuple([call.name for call in calls])
+        if renames:
+            names = tuple([renames.get(name, name) for name in names])
         same_tools = names == gold.names
         # Equal texts are the common case of a good model: no parsing at all.
-        if same_tools and all(call.arguments == wanted.text for call, wanted in zip(calls, gold.calls, strict=True)):
+        if same_tools and tuple([call.arguments for call in calls]) == gold.texts:
             return _EQUAL
         values: list[dict[str, Any]] = []
         for call in calls:
@@ -278,7 +282,8 @@ def _wanted_if_readable(action: Action, shape: Any) -> _Wanted | None:
         if value is None:
             return None
         calls.append(_Call(call.name, call.arguments, value, shape(call.name)))
-    return _Wanted(tuple(calls), tuple(call.name for call in calls), action.text)
+    names, texts = tuple(call.name for call in calls), tuple(call.text for call in calls)
+    return _Wanted(tuple(calls), names, texts, action.text)
 
 
 def _repeats(bad: _Wanted, made: _Made) -> bool:
@@ -302,6 +307,8 @@ def _weigh(wanted: _Wanted, made: _Made, rules: Matchers) -> tuple[Verdict, Comp
 
 
 def _other_tools(wanted: _Wanted, made: _Made, rules: Matchers) -> tuple[Verdict, Comparison]:
+    if len(wanted.names) == len(made.names) == 1:
+        return Verdict.WRONG_TOOL, _whole("tool")
     missing = Counter(wanted.names) - Counter(made.names)
     extra = Counter(made.names) - Counter(wanted.names)
     if not missing and not extra:
