@@ -213,6 +213,15 @@ def test_arguments_are_kept_byte_for_byte(renderer):
     assert call.arguments in renderer.text((*SESSION[1:2], assistant_message(calls=(call,))), TOOLS)
 
 
+def test_arguments_are_respaced_on_request_as_servers_do_and_the_hash_says_so():
+    tokenizer = make_tokenizer("tiny")
+    renderer = Renderer(tokenizer, tokenizer.chat_template, arguments="respaced")
+    for text, shown in [('{"path":"a","n":1}', '{"path": "a", "n": 1}'), ('{"path":', '{"path":')]:
+        call = ToolCall(id="c1", name="Read", arguments=text)
+        assert shown in renderer.text((*SESSION[1:2], assistant_message(calls=(call,))), TOOLS)
+    assert renderer.template_hash != make_renderer("tiny").template_hash
+
+
 def test_a_template_that_writes_arguments_itself_gets_the_parsed_object():
     text = pinned("tiny").replace(
         "f.arguments if f.arguments is string else (f.arguments | tojson)", "f.arguments | tojson"

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstchair.chat.formats.base import ToolCallFormat
-from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool
+from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool, ToolCall
 from firstchair.chat.text_encoder import TextEncoder
 from firstchair.chat.tool_error import mark_error
 from firstchair.core.errors import DataError
+from firstchair.core.jsontext import dumps
 
 ArgumentsAs = str
 """``text``: JSON text byte for byte · ``object``: parsed, for templates that write it themselves · ``content``:
@@ -28,6 +29,8 @@ class PromptView:
     encoder: TextEncoder
     tool_format: ToolCallFormat
     arguments_as: ArgumentsAs
+    respace: bool = False
+    """Write arguments as ``json.dumps`` spaces them, as servers that parse them do, not byte for byte."""
 
     def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Template messages. Raises ``DataError`` for what text cannot show (an image)."""
@@ -70,16 +73,7 @@ class PromptView:
             return
         rows = []
         for position, call in enumerate(message.tool_calls):
-            field = f"{where}.tool_calls[{position}]"
-            arguments: Any = call.arguments
-            if self.arguments_as == "object":
-                arguments = call.parsed()
-                if arguments is None:
-                    raise DataError(
-                        "arguments are not a JSON object, and this template writes arguments from parsed values; "
-                        "leave the message out, or use a template that takes them as text",
-                        field=f"{field}.arguments",
-                    )
+            arguments = self._arguments(call, f"{where}.tool_calls[{position}].arguments")
             rows.append(
                 {
                     "type": "function",
@@ -91,6 +85,20 @@ class PromptView:
                 }
             )
         view["tool_calls"] = rows
+
+    def _arguments(self, call: ToolCall, where: str) -> Any:
+        if self.arguments_as == "text" and not self.respace:
+            return call.arguments
+        value = call.parsed()
+        if self.arguments_as == "text":
+            return call.arguments if value is None else dumps(value)
+        if value is None:
+            raise DataError(
+                "arguments are not a JSON object, and this template writes arguments from parsed values; "
+                "leave the message out, or use a template that takes them as text",
+                field=where,
+            )
+        return value
 
 
 def visible_text(message: Message, where: str = "message") -> str:

@@ -35,6 +35,10 @@ from firstchair.core.jsontext import content_id
 
 Policy = Literal["strict", "segment"]
 
+Arguments = Literal["verbatim", "respaced"]
+"""``verbatim``: the JSON text of a call's arguments, byte for byte, where the template takes text. ``respaced``: as
+``json.dumps`` spaces it, which is what servers write that parse arguments first (vLLM does)."""
+
 TRUNCATED = "truncated"
 """Key in ``Message.extra``: true on an assistant message that was cut by the token limit. It has no end token
 of its own, so the one that the template writes is not trained."""
@@ -52,21 +56,24 @@ class Renderer:
         source: str = "tokenizer",
         variables: Mapping[str, Any] | None = None,
         stop_ids: Sequence[int] = (),
+        arguments: Arguments = "verbatim",
     ):
         """Use ``tokenizer`` (a transformers fast tokenizer) with ``template_text``.
 
         ``variables`` are given to the template (``enable_thinking``). ``stop_ids`` are further ids that end a
-        reply (a model's ``generation_config``). Raises ``ConfigError`` when assistant turns cannot be found.
+        reply (a model's ``generation_config``). ``arguments`` says how call arguments are written, see
+        ``Arguments``. Raises ``ConfigError`` when assistant turns cannot be found.
         """
         special = {key: value for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str | list)}
         self.tokenizer = tokenizer
+        self.variables = dict(variables or {})
         self.template = ChatTemplate(template_text, {**special, **(variables or {})}, source=source)
         self._encoder = TextEncoder(tokenizer)
         self._facts = facts = probe(self.template)
         if tool_format is None:
             tool_format = facts.call_syntax or "hermes"
         self.tool_format = tool_call_format(tool_format)
-        self._view = PromptView(self._encoder, self.tool_format, facts.arguments_as)
+        self._view = PromptView(self._encoder, self.tool_format, facts.arguments_as, respace=arguments == "respaced")
         self._turn = self._turn_ids(source)
         ends = [self._encoder.specials[end] for end in (facts.style.ends if facts.style else ()) if self._known(end)]
         eos = tokenizer.eos_token_id
@@ -79,7 +86,7 @@ class Renderer:
             {
                 "template": template_text,
                 "tool_format": self.tool_format.name,
-                "arguments_as": facts.arguments_as,
+                "arguments": f"{facts.arguments_as} {arguments}",
                 "special_tokens": special,
                 "variables": dict(variables or {}),
             }
@@ -93,6 +100,7 @@ class Renderer:
         tool_format: str | None = None,
         *,
         variables: Mapping[str, Any] | None = None,
+        arguments: Arguments = "verbatim",
     ) -> Renderer:
         """Load the tokenizer in directory ``path``.
 
@@ -116,6 +124,7 @@ class Renderer:
             source=str(directory) if template is None else f"template {template}",
             variables=variables,
             stop_ids=_generation_stops(directory),
+            arguments=arguments,
         )
 
     def text(
@@ -217,6 +226,18 @@ class Renderer:
         if "<think>" in self._facts.suffix and "</think>" not in self._facts.suffix:
             text = "<think>" + text
         return self.tool_format.parse(text, tools, salvage, id_prefix=id_prefix)
+
+    def with_arguments(self, arguments: Arguments) -> Renderer:
+        """The same renderer with another way to write call arguments."""
+        return Renderer(
+            self.tokenizer,
+            self.template.text,
+            self.tool_format.name,
+            source=self.template.source,
+            variables=self.variables,
+            stop_ids=self.stop_ids,
+            arguments=arguments,
+        )
 
     @property
     def encoder(self) -> TextEncoder:
