@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from firstchair.chat.messages import Tool, ToolCall, assistant_message, text_message, tool_result
 from firstchair.core.config import validate
-from firstchair.data.sft import sft_records, write_sft
-from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.data.sft import SftRecord, write_sft
 from firstchair.train import attention
 from firstchair.train.config import SftRecipe
 from firstchair.train.examples import Example
@@ -14,20 +14,36 @@ from firstchair.train.scorer import TokenScorer
 from firstchair.train.tiny import build_model, build_tokenizer, save_model
 
 ROWS = 14
+TOOLS = (Tool(name="find", description="Find it.", parameters={"properties": {"key": {"type": "string"}}}),)
+
+
+def small_record(number: int) -> SftRecord:
+    """A conversation of a few dozen tokens: a call, its result, a reply; longer with the number."""
+    key = f"{(number * 7919) % 1000:03d}"
+    call = ToolCall.of(f"call_{number}", "find", {"key": key})
+    messages = (
+        text_message("system", "You find keys."),
+        text_message("user", f"find {key}" + " please" * (number % 9)),
+        assistant_message("", calls=(call,)),
+        tool_result(call, f"in box {key[::-1]}"),
+        assistant_message(f"box {key[::-1]}"),
+    )
+    loss = tuple(message.role == "assistant" for message in messages)
+    return SftRecord(id=f"r{number}", messages=messages, loss=loss, tools=TOOLS)
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
     """SFT records of the trip desk."""
     path = tmp_path_factory.mktemp("corpus") / "train.jsonl"
-    write_sft(path, sft_records([trip_session(number) for number in range(ROWS)], lambda _: trip_tools()))
+    write_sft(path, map(small_record, range(ROWS)))
     return path
 
 
 @pytest.fixture(scope="session")
 def dev_corpus(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "dev.jsonl"
-    write_sft(path, sft_records([trip_session(100 + number) for number in range(3)], lambda _: trip_tools()))
+    write_sft(path, map(small_record, range(100, 103)))
     return path
 
 
@@ -35,8 +51,8 @@ def dev_corpus(tmp_path_factory) -> Path:
 def model_dir(tmp_path_factory) -> Path:
     """A model of a few thousand weights with a tokenizer and a template."""
     path = tmp_path_factory.mktemp("models") / "tiny"
-    texts = [message.text for number in range(20) for message in trip_session(number).messages]
-    tokenizer = build_tokenizer(texts, 480)
+    texts = [message.text for number in range(20) for message in small_record(number).messages]
+    tokenizer = build_tokenizer([*texts, '{"name": "find", "arguments": {"key": "'], 400)
     model = build_model(len(tokenizer), hidden=16, layers=2, heads=2, intermediate=32)
     save_model(model, tokenizer, path)
     return path

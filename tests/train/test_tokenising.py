@@ -117,8 +117,8 @@ def test_a_record_with_nothing_to_learn_is_refused_even_when_bad_lines_may_be_sk
 
 
 def test_a_long_row_is_refused_by_default(build, corpus):
-    with pytest.raises(DataError, match=r"train.jsonl:1: messages: .* tokens; data.max_tokens is 100; raise it"):
-        build(corpus, max_tokens=100)
+    with pytest.raises(DataError, match=r"train.jsonl:1: messages: .* tokens; data.max_tokens is 80; raise it"):
+        build(corpus, max_tokens=80)
 
 
 def test_long_rows_can_be_skipped_and_are_counted(build, corpus):
@@ -132,10 +132,10 @@ def test_long_rows_can_be_skipped_and_are_counted(build, corpus):
 
 def test_long_rows_can_be_cut_on_the_left_and_keep_their_last_reply(build, corpus):
     whole = build(corpus, name="whole")
-    rows = build(corpus, max_tokens=120, over_long="truncate-left-keep-last")
+    rows = build(corpus, max_tokens=60, over_long="truncate-left-keep-last")
     assert rows.counts.truncated == len(whole)
     for before, after in zip(whole, rows, strict=True):
-        assert len(after) <= 120
+        assert len(after) <= 60
         assert after.ids.tolist() == before.ids[-len(after) :].tolist()
         assert not after.loss_mask[0]
         assert after.trained_tokens > 0
