@@ -146,10 +146,10 @@ def firstchair(path: Path, database: Path) -> int:
 def python_reader(path: Path, database: Path) -> int:
     """The product's import as it was before: every line read by the pure-Python strict reader, tools and all."""
     from firstchair.core import jsontext
-    from firstchair.traces.importers import api_log
+    from firstchair.traces.importers import base
 
     jsontext._loads_quickly = lambda raw, max_depth: jsontext._UNSURE  # type: ignore[assignment]
-    api_log.cut_tools = lambda line: (line, None)  # type: ignore[assignment]
+    base._tools_text = lambda line: b""  # type: ignore[assignment]
     return firstchair(path, database)
 
 

@@ -50,17 +50,20 @@ def _no_constant(text: str) -> Any:
 _decoder = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_float=_finite, parse_constant=_no_constant)
 
 
+_NESTING = frozenset({dict, list})
+
+
 def depth_of(value: Any) -> int:
     """Nesting levels of a parsed JSON value: 0 for a scalar, 1 for ``{}`` or ``[]``. No recursion."""
     depth = 0
-    level = [value] if isinstance(value, dict | list) else []
+    level: list[Any] = [value] if value.__class__ in _NESTING else []
     while level:
         depth += 1
         level = [
             child
             for node in level
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
+            for child in (node.values() if node.__class__ is dict else node)
+            if child.__class__ in _NESTING
         ]
     return depth
 
@@ -105,10 +108,7 @@ def _loads_quickly(raw: bytes, max_depth: int) -> Any:
             return _UNSURE
     except (msgspec.MsgspecError, RecursionError, UnicodeError, OverflowError):
         return _UNSURE
-    # Counting brackets is cheap; only text with many of them can be deep.
-    if raw.count(b"[") + raw.count(b"{") > max_depth and depth_of(value) > max_depth:
-        return _UNSURE
-    return value
+    return value if depth_of(value) <= max_depth else _UNSURE
 
 
 def _loads_slowly(text: str, max_depth: int) -> Any:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart
+from firstchair.chat.messages import CallMark, Message, RawPart, TextPart
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import dumps
 from firstchair.traces.session import Session
@@ -100,9 +100,11 @@ def _check_extras(message: Message, index: int) -> None:
     if message.extra:
         finite_json(message.extra, field=f"messages[{index}].extra")
     for position, part in enumerate(message.content):
+        if part.__class__ is TextPart and not part.extra:
+            continue
         if isinstance(part, RawPart):
             finite_json(part.data, field=f"messages[{index}].content[{position}]")
-        elif isinstance(part, TextPart | ThinkingPart | ImagePart) and part.extra:
+        elif not isinstance(part, CallMark):
             finite_json(part.extra, field=f"messages[{index}].content[{position}].extra")
     for position, call in enumerate(message.tool_calls):
         if call.extra:

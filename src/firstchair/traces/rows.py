@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import msgspec
 
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import DataError
-from firstchair.core.jsontext import canonical, sha256_text
+from firstchair.core.jsontext import canonical
 from firstchair.traces.checks import finite_json
 from firstchair.traces.session import ModelCall, Session, Turn
 from firstchair.traces.times import microseconds
@@ -34,9 +35,9 @@ class SessionRows(NamedTuple):
 def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
     """The rows of ``session``. Raises ``DataError`` when a text is not Unicode or a time is not a time."""
     try:
-        messages = _encoder.encode(session.messages).decode()
-        turns = _encoder.encode(session.turns).decode()
-        calls = _encoder.encode(session.calls).decode()
+        messages = _encoder.encode(session.messages)
+        turns = _encoder.encode(session.turns)
+        calls = _encoder.encode(session.calls)
     except (UnicodeEncodeError, ValueError, TypeError) as error:
         raise DataError(f"not JSON: {error}", field="messages") from None
     labels = finite_json(session.labels, field="labels")
@@ -45,12 +46,19 @@ def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
     if session.context_end:
         head += (str(session.context_end),)
     # Unit separator between the parts: it cannot occur in JSON text unescaped.
-    content = "\x1f".join((*head, messages, turns, calls, labels, meta))
+    try:
+        opening = "\x1f".join((*head, labels, meta, "")).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"not Unicode text: {error}", field="session_id") from None
+    content = hashlib.sha256(opening)
+    for part in (turns, calls, messages):
+        content.update(part)
+        content.update(b"\x1f")
     usage = [call.usage for call in session.calls]
     tools = tool_counts(session.messages)
     row = {
         "session_id": session.session_id,
-        "content_sha256": sha256_text(content),
+        "content_sha256": content.hexdigest(),
         "schema_version": session.schema_version,
         "source": session.source,
         "created_at": session.created_at,
@@ -69,9 +77,9 @@ def rows_of(session: Session, *, origin: str, stored_at: str) -> SessionRows:
         "tokens_cache_write": sum(use.cache_write for use in usage),
         "cost_usd": sum(call.cost_usd or 0.0 for call in session.calls),
         "num_chars": len(messages) + len(calls) + len(meta),
-        "messages": messages,
-        "turns": turns,
-        "calls": calls,
+        "messages": messages.decode(),
+        "turns": turns.decode(),
+        "calls": calls.decode(),
         "labels": labels,
         "meta": meta,
         "origin": origin,

@@ -7,18 +7,16 @@ from pathlib import Path
 
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import DataError
-from firstchair.core.jsonl import parse_line, read_lines
+from firstchair.core.jsonl import read_lines
 from firstchair.traces.importers.base import (
     Imported,
     ImportOptions,
     ToolLists,
-    cut_tools,
     default_tools,
     empty_file,
     make_session,
     mark_errors,
     read_head,
-    tools_of_row,
 )
 from firstchair.traces.importers.exchanges import Dialect, ExchangeReader
 from firstchair.traces.importers.spool import CallSpool
@@ -57,15 +55,13 @@ def _read_line(
     options: ImportOptions,
     exchanges: ExchangeReader,
 ) -> Imported | None:
-    line, cut = cut_tools(raw)
-    row = parse_line(line)
+    row, tools, catalog_id, received = lists.read_line(raw)
     if "request" in row:
         exchanges.take(row, origin)
         return None
     messages = mark_errors(dialect.read_prompt(row), options.error_prefixes or ())
-    tools, catalog_id = tools_of_row(lists, row, cut)
     if not tools:
         tools, catalog_id = fallback
     head = read_head(row, options, used=dialect.used, default="production")
     session = make_session(head, messages, tools, catalog_id=catalog_id, prefix=f"{dialect.provider}-")
-    return Imported(session, tools, origin, None if cut is None else cut.decode("utf-8"))
+    return Imported(session, tools, origin, received)

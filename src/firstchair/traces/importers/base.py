@@ -13,7 +13,7 @@ import msgspec
 
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import DataError
-from firstchair.core.jsonl import SkipBad, read_lines
+from firstchair.core.jsonl import SkipBad, parse_line, read_lines
 from firstchair.core.jsontext import JsonProblem, loads_bytes
 from firstchair.traces.checks import check_session
 from firstchair.traces.redact import redact
@@ -187,6 +187,7 @@ class ToolLists:
     def __init__(self, read: Callable[[Any], tuple[Tool, ...]]):
         self._read = read
         self._known: dict[bytes, tuple[tuple[Tool, ...], str]] = {}
+        self._last = b""
 
     def of_text(self, raw: bytes) -> tuple[tuple[Tool, ...], str]:
         """The tools and the catalog id of a wire text. Raises ``DataError``."""
@@ -207,6 +208,40 @@ class ToolLists:
         tools = self._read(value)
         return tools, catalog_id_of(tools)
 
+    def read_line(self, line: bytes) -> ToolsRow:
+        """A record's line, its ``tools`` read apart: they are often most of the line, and the same as before.
+
+        The list's text is cut out and a mark put in its place. Only where the parsed record has the mark as its
+        ``tools`` was it the right text; otherwise the line is parsed whole. Raises ``DataError``.
+        """
+        raw = self._last
+        start = line.find(raw[:64]) if raw else -1
+        if start < 0 or not line.startswith(raw, start):
+            raw = _tools_text(line)
+            start = line.find(raw[:64]) if raw else -1
+        if start >= 0 and line.startswith(raw, start):
+            row = parse_line(line[:start] + _MARK_JSON + line[start + len(raw) :])
+            if row.get("tools") == _MARK:
+                self._last = raw
+                return ToolsRow(row, *self.of_text(raw), raw.decode("utf-8"))
+        row = parse_line(line)
+        value = row.get("tools")
+        return ToolsRow(row, *(self.of_value(value) if value else ((), "")), None)
+
+
+class ToolsRow(NamedTuple):
+    """A parsed record; its ``tools`` field may hold a mark instead of the list."""
+
+    row: dict[str, Any]
+    tools: tuple[Tool, ...]
+    catalog_id: str
+    received: str | None
+    """The list's wire text, where it was read apart."""
+
+
+_MARK = "\x00tools are read apart"
+_MARK_JSON = b'"\\u0000tools are read apart"'
+
 
 class _ToolsField(msgspec.Struct):
     tools: msgspec.Raw = msgspec.Raw()
@@ -216,31 +251,13 @@ _tools_decoder = msgspec.json.Decoder(_ToolsField)
 _WORTH_CUTTING = 256
 
 
-def cut_tools(line: bytes) -> tuple[bytes, bytes | None]:
-    """A record's line with its top-level ``tools`` replaced by ``null``, and their text; ``None`` when not cut.
-
-    The list is often most of the line. It is cut only where its beginning occurs once, so that the right one goes.
-    """
+def _tools_text(line: bytes) -> bytes:
+    """The text of the top-level ``tools`` list; empty when there is none or it is not worth the while."""
     try:
         raw = bytes(_tools_decoder.decode(line).tools)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return line, None
-    if len(raw) < _WORTH_CUTTING or raw[:1] != b"[":
-        return line, None
-    # Its first bytes find it: a string cannot hold them, for its quotes are escaped.
-    head = raw[:64]
-    start = line.find(head)
-    if line.find(head, start + 1) != -1 or line[start : start + len(raw)] != raw:
-        return line, None
-    return line[:start] + b"null" + line[start + len(raw) :], raw
-
-
-def tools_of_row(lists: ToolLists, row: Mapping[str, Any], cut: bytes | None) -> tuple[tuple[Tool, ...], str]:
-    """The tools of a record whose line went through ``cut_tools``."""
-    if cut is not None:
-        return lists.of_text(cut)
-    value = row.get("tools")
-    return lists.of_value(value) if value else ((), "")
+        return b""
+    return raw if len(raw) >= _WORTH_CUTTING and raw[:1] == b"[" else b""
 
 
 def default_tools(options: ImportOptions, lists: ToolLists) -> tuple[tuple[Tool, ...], str]:
