@@ -38,10 +38,10 @@ def use_packed_attention(loaded: LoadedModel) -> str | None:
             found = PackedRunner(loaded, finisher, Limits(max_batch_tokens=4096, max_cached_tokens=0)).score(items)
             worst = _largest_difference(expected, found)
         except UnsupportedAttention as error:
-            loaded.model.set_attn_implementation("sdpa")
+            loaded.model.set_attn_implementation(loaded.attention)
             return f"attention with {error}"
     if worst > _TOLERANCE.get(loaded.model.dtype, 0.25):
-        loaded.model.set_attn_implementation("sdpa")
+        loaded.model.set_attn_implementation(loaded.attention)
         return f"a trial differed by {worst:.3g} nats from the model's own attention"
     return None
 
@@ -50,6 +50,8 @@ def _ruled_out(loaded: LoadedModel) -> str | None:
     config = loaded.model.config.get_text_config()
     if not getattr(loaded.model, "_supports_attention_backend", False):
         return "the model has no exchangeable attention"
+    if not {"position_ids", "logits_to_keep"} <= loaded.arguments:
+        return "forward takes no position_ids or no logits_to_keep"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
     if kinds:
         return f"layers of type {', '.join(sorted(kinds))}"

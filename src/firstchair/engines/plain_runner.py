@@ -29,7 +29,7 @@ class PlainRunner:
         self._job: Job | None = None
         self._cache: Any = None
         self._sampler = Sampler((), loaded.device)
-        loaded.model.set_attn_implementation("sdpa")
+        loaded.model.set_attn_implementation(loaded.attention)
 
     @property
     def busy(self) -> bool:
@@ -60,15 +60,17 @@ class PlainRunner:
     def _forward(self, tokens: Sequence[int], sampled: int, keep: int) -> Tensor:
         device = self._loaded.device
         past = len(self._job.prompt) + sampled - 1 if self._job and sampled else 0
-        output = self._loaded.model(
-            input_ids=torch.tensor([tokens], device=device),
-            position_ids=torch.arange(past, past + len(tokens), device=device)[None],
-            use_cache=True,
-            logits_to_keep=keep,
-            **{self._loaded.cache_argument: self._cache},
-        )
+        arguments: dict[str, Any] = {
+            "input_ids": torch.tensor([tokens], device=device),
+            "position_ids": torch.arange(past, past + len(tokens), device=device)[None],
+            "use_cache": True,
+            "logits_to_keep": keep,
+            self._loaded.cache_argument: self._cache,
+        }
+        known = {name: value for name, value in arguments.items() if name in self._loaded.arguments}
+        output = self._loaded.model(**known)
         self._cache = output[self._loaded.cache_argument]
-        logits: Tensor = output.logits[0].float()
+        logits: Tensor = output.logits[0, -keep:].float()
         return logits
 
     def abandon(self) -> None:

@@ -117,7 +117,7 @@ class TransformersEngine:
                 "max_batch_tokens": serving.limits.max_batch_tokens,
                 "device": str(loaded.device),
                 "threads": torch.get_num_threads(),
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),
                 "logprobs": "raw: temperature 1, untruncated, before any grammar",
             },
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,15 @@ class LoadedModel:
     layers: int
     stop_ids: tuple[int, ...]
     """End-of-sequence tokens that the model's own configuration names."""
-    cache_argument: str
-    """How this transformers version calls the cache argument of ``forward``."""
+    attention: str
+    """The attention that transformers chose for it."""
+    arguments: frozenset[str]
+    """Names that ``forward`` takes."""
+
+    @property
+    def cache_argument(self) -> str:
+        """How this transformers version calls the cache argument of ``forward``."""
+        return "cache" if "cache" in self.arguments else "past_key_values"
 
     @property
     def device(self) -> torch.device:
@@ -71,6 +80,7 @@ def load_model(
 
     Raises ``ConfigError`` for a missing directory, an unknown dtype or files that transformers cannot read.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     if dtype not in DTYPES:
@@ -81,12 +91,13 @@ def load_model(
         raise ConfigError(f"{adapter}: no adapter_config.json; expected a PEFT adapter directory")
     revision = weights_revision(model_dir, adapter)
     try:
-        model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=DTYPES[dtype], attn_implementation="sdpa")
-        if adapter is not None:
-            from peft import PeftModel
+        with _no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=DTYPES[dtype])
+            if adapter is not None:
+                from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+                model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         place = model_dir if adapter is None else f"{model_dir} with adapter {adapter}"
         raise ConfigError(f"{place}: cannot be loaded: {error}") from error
     model = model.to(device).eval()
@@ -100,8 +111,23 @@ def load_model(
         context_window=getattr(text_config, "max_position_embeddings", None),
         layers=int(text_config.num_hidden_layers),
         stop_ids=_stop_ids(model),
-        cache_argument="cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values",
+        attention=str(model.config._attn_implementation),
+        arguments=frozenset(inspect.signature(model.forward).parameters),
     )
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Loading a model is one step of somebody's longer work, which shows its own progress."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _stop_ids(model: Any) -> tuple[int, ...]:
