@@ -62,6 +62,11 @@ def corpus_texts(seed: int, count: int) -> Iterator[str]:
         yield "# Tools\n" + "\n".join(f"{tool.name}({', '.join(tool.parameters['properties'])})" for tool in tools)
 
 
+def padded(length: int) -> int:
+    """Width of a batch: few distinct shapes, since the CPU kernels are compiled and kept for each."""
+    return -(-length // 32) * 32
+
+
 class Batches:
     """Token-budget batches of fresh conversations, bucketed by length inside a pool."""
 
@@ -95,14 +100,14 @@ class Batches:
             rows = sorted((self.row(stage) for _ in range(self.pool_rows)), key=lambda row: len(row[0]))
             batch: list[tuple[list[int], list[bool]]] = []
             for row in rows:
-                if batch and (len(batch) + 1) * len(row[0]) > self.budget:
+                if batch and (len(batch) + 1) * padded(len(row[0])) > self.budget:
                     self.pool.append(batch)
                     batch = []
                 batch.append(row)
             self.pool.append(batch)
             self.rng.shuffle(self.pool)
         rows = self.pool.pop()
-        width = max(len(ids) for ids, _ in rows)
+        width = padded(max(len(ids) for ids, _ in rows))
         ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
         mask = torch.tensor([mask + [False] * (width - len(mask)) for _, mask in rows])
         return ids, mask
@@ -140,8 +145,8 @@ def exact_spans(model: Qwen3ForCausalLM, batches: Batches, stage: float, count: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=float, default=20e6)
-    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--tokens", type=float, default=11e6)
+    parser.add_argument("--batch-tokens", type=int, default=6144)
     parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)

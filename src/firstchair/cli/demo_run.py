@@ -1,0 +1,314 @@
+"""The demo, stage by stage. Each stage calls what its command calls, on files that the commands read as well.
+
+teacher ──HTTP──► store ──► draft ──corrections──► golden set (frozen)
+                    └─────► SFT corpus                 │
+base model ── replay, episodes (before) ◄──────────────┤
+    └─► train sft ── replay, episodes (after) ◄────────┘ ──► report.html, summary.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from firstchair.catalog.catalog import Catalog
+from firstchair.chat.renderer import Renderer
+from firstchair.core.atomic import refuse_existing, write_text
+from firstchair.core.clock import utc_now
+from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.jsonl import write_jsonl
+from firstchair.core.jsontext import dumps
+from firstchair.core.progress import progress
+from firstchair.data.corrections import correction_from
+from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, TrainingData, build, correct, freeze
+from firstchair.data.sft import SftOptions, sft_records, write_sft
+from firstchair.data.similarity import text_shingles
+from firstchair.evals.completion import Completion, completion
+from firstchair.evals.metrics import measure
+from firstchair.evals.replay import ReplayOptions, replay_async
+from firstchair.evals.run_record import Run
+from firstchair.evals.stats import Rate
+from firstchair.evals.verdict import score
+from firstchair.rollout.desk.definitions import desk_catalog
+from firstchair.rollout.desk.environment import DeskEnvironment
+from firstchair.rollout.desk.review import corrections_of
+from firstchair.rollout.desk.server import running_teacher
+from firstchair.rollout.desk.task import DeskTask
+from firstchair.rollout.desk.tasks import make_tasks
+from firstchair.rollout.episodes import Episode, run_episodes
+from firstchair.rollout.recording import record_sessions
+from firstchair.traces.session import Session
+from firstchair.traces.store import TraceStore
+
+TRAIN, GOLDEN, DEV, EPISODES = range(4)
+"""Each stage draws its tasks from a seed of its own, so that no task is in two of them."""
+
+DEV_SESSIONS = 48
+SHOWN = ("strict_pass", "lenient_pass", "tool_name", "argument_quality", "recovery", "stop_precision", "malformed")
+MARKER = "demo.json"
+"""Stands in every directory that a demo made, so that ``--force`` deletes nothing else."""
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """How large the demo is."""
+
+    out: Path
+    sessions: int = 1500
+    golden: int = 66
+    episodes: int = 60
+    mistake_rate: float = 0.04
+    epochs: float = 2.0
+    seed: int = 0
+
+
+@dataclass
+class Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str, title: str) -> Iterator[None]:
+        """Time one stage and say what it does."""
+        _console().print(f"[bold]{len(self.seconds) + 1}. {title}[/]")
+        started = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - started, 2)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one model shows: on the golden set, and alive in the desk."""
+
+    run: Run
+    alive: Completion
+
+
+def _console() -> Console:
+    return Console(stderr=True)
+
+
+def tasks_for(options: DemoOptions, purpose: int, count: int) -> list[DeskTask]:
+    """The tasks of one stage."""
+    return make_tasks(count, options.seed * 1000 + purpose)
+
+
+def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
+    """Run every stage into ``options.out`` and return the summary.
+
+    Raises ``ConfigError`` when the directory exists without ``force``, or exists and no demo made it.
+    """
+    out = options.out
+    _prepare(out, force=force)
+    clock = Clock()
+    with clock.stage("record", "The teacher works in the desk; every call is real HTTP and is recorded"):
+        store = TraceStore.open(f"sqlite:///{out / 'traces.db'}")
+        recorded = asyncio.run(_record(options, store))
+    catalog = desk_catalog()
+    with clock.stage("golden", "Its mistakes are corrected from the policy; the golden set is frozen"):
+        golden = make_golden(recorded[GOLDEN], recorded[TRAIN] + recorded[DEV], catalog, out)
+    with clock.stage("corpus", "Sessions become training records; mistakes are out of the loss"):
+        counts = make_corpus(recorded, catalog, out)
+    tasks = tasks_for(options, EPISODES, options.episodes)
+    from firstchair.train.base_model import base_model_dir
+
+    with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
+        before = asyncio.run(score_model(base_model_dir(), golden, tasks, out / "baseline", options.seed))
+    with clock.stage("train", f"The base model learns from {counts:,} sessions"):
+        model = train(options, out)
+    with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
+        after = asyncio.run(score_model(model, golden, tasks, out / "sft", options.seed))
+    with clock.stage("report", "Both runs are compared"):
+        write_reports(before, after, golden, out)
+    summary = summary_of(before, after, golden, clock)
+    write_text(out / "summary.json", dumps(summary) + "\n")
+    _show(summary, before, after, out)
+    return summary
+
+
+def _prepare(out: Path, *, force: bool) -> None:
+    refuse_existing(out, force=force)
+    if out.exists():
+        if not (out / MARKER).is_file():
+            raise ConfigError(f"{out} exists and no demo made it; choose another directory with --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    write_text(out / MARKER, dumps({"started_at": utc_now()}) + "\n")
+
+
+async def _record(options: DemoOptions, store: TraceStore) -> dict[int, list[Session]]:
+    """Record the training, golden and dev sessions from the teacher over HTTP into the store."""
+    wanted = {TRAIN: options.sessions, GOLDEN: options.golden, DEV: DEV_SESSIONS}
+    recorded: dict[int, list[Session]] = {}
+    with (
+        running_teacher(mistake_rate=options.mistake_rate, seed=options.seed) as server,
+        progress("record", sum(wanted.values()), unit="sessions") as bar,
+    ):
+        for purpose, count in wanted.items():
+            tasks = tasks_for(options, purpose, count)
+            episodes: list[Episode] = []
+            async with aclosing(record_sessions(server.openai_url, tasks, DeskEnvironment)) as stream:
+                async for episode in stream:
+                    if episode.error is not None:
+                        raise RunFailed(f"recording {episode.task_id} failed: {episode.error}")
+                    episodes.append(episode)
+                    bar.advance()
+            episodes.sort(key=lambda episode: episode.task_id)
+            sessions = [episode.session for episode in episodes]
+            store.add(sessions, {episode.session.catalog_id: episode.tools for episode in episodes})
+            recorded[purpose] = sessions
+    return recorded
+
+
+def make_golden(sessions: Sequence[Session], training: Sequence[Session], catalog: Catalog, out: Path) -> GoldenSet:
+    """Draft, correct and freeze the golden set; near-duplicates are left out, overlap with training is refused."""
+    rows = [row for session in sessions for row in corrections_of(session, confirm=True)]
+    write_jsonl(out / "corrections.jsonl", rows)
+    now, tools = utc_now(), catalog.tool_schemas()
+    draft = build(
+        sessions, lambda _: tools, out / "golden-draft", BuildOptions(name="desk", created_at=now, dedup=0.6)
+    )
+    kept = set(draft.sessions)
+    correct(out / "golden-draft", [correction_from(row) for row in rows if row["dp_id"].rpartition(":")[0] in kept])
+    shingled = [(session.session_id, text_shingles(session)) for session in training]
+    options = FreezeOptions(
+        catalog=catalog, scorer=score, created_at=now, against=(TrainingData(name="sft", sets=shingled),)
+    )
+    return freeze(out / "golden-draft", out / "golden", options)
+
+
+def make_corpus(recorded: dict[int, list[Session]], catalog: Catalog, out: Path) -> int:
+    """Write the SFT corpus and its held-out part; returns the training records."""
+    tools, written = catalog.tool_schemas(), 0
+    for purpose, name in ((DEV, "dev"), (TRAIN, "train")):
+        sessions = recorded[purpose]
+        corrections = [correction_from(row) for session in sessions for row in corrections_of(session)]
+        records = sft_records(sessions, lambda _: tools, SftOptions(category="desk"), corrections=corrections)
+        written = write_sft(out / f"{name}.jsonl", records).records
+    return written
+
+
+async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask], out: Path, seed: int) -> Scores:
+    """Replay the golden set against ``model``, then let it work in the desk."""
+    from firstchair.engines.base import Sampling
+    from firstchair.engines.transformers_engine import TransformersEngine
+    from firstchair.rollout.engine_policy import EnginePolicy
+
+    renderer = Renderer.from_pretrained(model)
+    engine = TransformersEngine(model, renderer)
+    sampling = Sampling(max_new_tokens=96)
+    try:
+        run = await replay_async(golden, engine, renderer, out, ReplayOptions(sampling=sampling, seed=seed))
+        policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
+        episodes: list[Episode] = []
+        with progress("episodes", len(tasks), unit="episodes") as bar:
+            live = run_episodes(DeskEnvironment, tasks, policy, seed=seed, concurrency=len(tasks), max_steps=40)
+            async with aclosing(live) as stream:
+                async for episode in stream:
+                    episodes.append(episode)
+                    bar.advance()
+    finally:
+        await engine.close()
+    write_jsonl(out / "episodes.jsonl", (msgspec.to_builtins(episode.session) for episode in episodes))
+    return Scores(run, completion(episodes, {task.task_id: task.rows for task in tasks}, seed=seed))
+
+
+def summary_of(before: Scores, after: Scores, golden: GoldenSet, clock: Clock) -> dict[str, Any]:
+    """``{baseline, sft, completion, golden_sha256, seconds}``; each rate as value, n, low, high."""
+    return {
+        "baseline": {name: rate_row(rate) for name, rate in measure(before.run.rows).items()},
+        "sft": {name: rate_row(rate) for name, rate in measure(after.run.rows).items()},
+        "completion": {"before": rate_row(before.alive.completed), "after": rate_row(after.alive.completed)},
+        "golden_sha256": golden.set_sha256,
+        "seconds": {**clock.seconds, "total": round(sum(clock.seconds.values()), 2)},
+    }
+
+
+def rate_row(rate: Rate) -> dict[str, float | int | None]:
+    """A rate as the summary writes it."""
+    return {"value": rate.value, "n": rate.n, "low": rate.low, "high": rate.high}
+
+
+def train(options: DemoOptions, out: Path) -> Path:
+    """Fine-tune the base model on the corpus; returns the directory of the trained model."""
+    from firstchair.train.base_model import base_model_dir
+    from firstchair.train.config import Batch, Muon, Schedule, SftData, SftRecipe
+    from firstchair.train.sft import train_sft
+
+    recipe = SftRecipe(
+        model=base_model_dir(),
+        out=out / "train",
+        data=SftData(train=out / "train.jsonl", dev=out / "dev.jsonl", max_tokens=2048),
+        batch=Batch(sessions=8),
+        optimizer=Muon(lr=2e-3, adamw_lr=2e-3),
+        schedule=Schedule(kind="linear", warmup_ratio=0.05, floor=0.02),
+        epochs=options.epochs,
+        precision="bf16",
+        seed=options.seed,
+    )
+    return train_sft(recipe).model_dir
+
+
+def write_reports(before: Scores, after: Scores, golden: GoldenSet, out: Path) -> None:
+    """``report.html`` and ``report.json``: the trained model's run beside the base model's."""
+    from firstchair.evals.report import write_report
+    from firstchair.evals.report_data import Completion as ReportedCompletion
+
+    alive = ReportedCompletion(before.alive.completed, after.alive.completed)
+    # The two runs differ in the model only; its weights are part of what is being compared.
+    write_report(after.run, golden, out / "report.html", before.run, completion=alive)
+
+
+def _show(summary: dict[str, Any], before: Scores, after: Scores, out: Path) -> None:
+    table = Table(title="Base model and trained model on the same frozen golden set (95% intervals)")
+    for column in ("", "base", "trained"):
+        table.add_column(column, justify="right" if column else "left")
+    shown = (
+        "strict_pass",
+        "lenient_pass",
+        "tool_name",
+        "argument_quality",
+        "recovery",
+        "stop_precision",
+        "malformed",
+    )
+    for name in shown:
+        table.add_row(name.replace("_", " "), _cell(summary["baseline"][name]), _cell(summary["sft"][name]))
+    table.add_row("episodes completed", _cell(summary["completion"]["before"]), _cell(summary["completion"]["after"]))
+    console = Console()
+    console.print(table)
+    console.print(f"{summary['seconds']['total']:.0f} seconds. Everything lies in {out}/:")
+    for name, what in (
+        ("report.html", "the report; open it in a browser"),
+        ("summary.json", "the figures above, for machines"),
+        ("golden/", "the frozen golden set"),
+        ("train/model/", "the trained model; loads in transformers and vLLM"),
+        ("traces.db", "the recorded sessions"),
+    ):
+        console.print(f"  [bold]{name:<14}[/] {what}", highlight=False)
+    console.print("Try next:")
+    for line in (
+        f"firstchair golden show {out}/golden",
+        f"firstchair traces ls {out}/traces.db",
+        f"firstchair desk play --model {out}/train/model",
+        f"firstchair eval compare {out}/baseline {out}/sft",
+    ):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
+def _cell(rate: dict[str, float | None]) -> str:
+    if rate["value"] is None:
+        return "–"
+    low, high = rate["low"] or 0.0, rate["high"] or 0.0
+    return f"{100 * rate['value']:.1f}% ({100 * low:.1f}–{100 * high:.1f})"
