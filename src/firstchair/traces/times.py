@@ -33,7 +33,8 @@ def microseconds(text: str, *, field: str = "created_at") -> int | None:
 def utc_text(microseconds_since_1970: int) -> str:
     """``2026-01-31T12:00:00.000000Z`` of microseconds since 1970."""
     moment = _EPOCH + timedelta(microseconds=microseconds_since_1970)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime: it writes the year 26 with two digits.
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def normal_time(value: object, *, field: str = "created_at") -> str:
@@ -61,5 +62,5 @@ def normal_time(value: object, *, field: str = "created_at") -> str:
     )
     try:
         return utc_text(int(scaled))
-    except OverflowError:
+    except (OverflowError, ValueError):
         raise DataError(f"found {value}; the year is out of range", field=field) from None
