@@ -62,6 +62,13 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         return command
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.secho("interrupted; what was written before is consistent", err=True, fg="yellow")
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 
@@ -88,6 +95,3 @@ def main() -> None:
     except FirstchairError as error:
         typer.secho(f"error: {error}", err=True, fg="red")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.secho("interrupted; what was written before is consistent", err=True, fg="yellow")
-        sys.exit(130)
