@@ -383,8 +383,13 @@ def test_the_revision_names_the_content_of_the_weights(tmp_path, model_dirs, ope
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("Mistral", {"sliding_window": 8}), ("Gemma2", {"sliding_window": 8}), ("Qwen3", {"rope_parameters": DYNAMIC_ROPE})]
-)  # fmt: skip
+    ("kind", "changes"),
+    [
+        ("Mistral", {"sliding_window": 8}),
+        ("Gemma2", {"sliding_window": 8}),
+        ("Qwen3", {"rope_parameters": DYNAMIC_ROPE}),
+    ],
+)
 def test_a_model_that_packing_does_not_know_is_served_one_at_a_time(model_dirs, open_engine, kind, changes):
     directory = model_dirs(kind, **changes)
     engine, alone = open_engine(directory), open_engine(directory, prefix_sharing=False)

@@ -9,6 +9,7 @@ are closed: only listed keys can be written. ``format`` names that the library d
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -95,8 +96,13 @@ class CallGrammar:
     def _check(self, index: int, tool: Tool, rule: str) -> None:
         matcher = self._matcher(self._call(index), [rule])
         if matcher.is_error():
-            reason = " ".join(str(matcher.get_error()).split("\n")[0].split())
+            # The library's message goes on with the grammar's source, which is ours and not the user's.
+            reason = " ".join(re.split(r"\n +1 \| ", str(matcher.get_error()))[0].split())
             raise _refused(index, tool, reason)
+
+    def may_end_string(self, matcher: Any) -> bool:
+        """Whether the string being written could be closed here."""
+        return any(matcher.validate_tokens([token]) == 1 for token in self.table.quote)
 
     def need(self, matcher: Any, guard: JsonGuard, written: bytes, limit: int) -> tuple[int, int]:
         """Fewest tokens to the end of the call from ``matcher`` (at most ``limit + 1``), and the first of them.

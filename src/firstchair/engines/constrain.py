@@ -25,8 +25,8 @@ _OPEN = OPEN.encode()
 
 _CACHED_GRAMMARS = 64
 
-_ESCAPE_MARGIN = 6
-"""Tokens that finishing a half-written escape in a string may take beyond what was counted."""
+FAR_FROM_THE_LIMIT = 256
+"""With so many tokens to spare beyond twice the longest call, how to end it need not be worked out yet."""
 
 
 class Grammars:
@@ -102,12 +102,16 @@ class CallGuide:
         return need <= self._left - 1
 
     def _need_after(self, token: int, guard: JsonGuard) -> int:
-        if self._left > 2 * self._grammar.longest_need + 256:
-            return self._need
-        if self._guard.in_string and guard.in_string and self._need + _ESCAPE_MARGIN <= self._left - 1:
+        """Tokens that suffice to end the call after ``token``."""
+        if self._left > 2 * self._grammar.longest_need + FAR_FROM_THE_LIMIT:
             return self._need
         trial = self._matcher.deep_copy()
         trial.consume_token(token)
+        # Inside a free string one more piece changes nothing: the same quote ends it. Not so in a tool's name.
+        if self._guard.in_string and guard.in_string and guard.depth > 1 and self._need <= self._left - 1:
+            grammar = self._grammar
+            if grammar.may_end_string(self._matcher) and grammar.may_end_string(trial):
+                return self._need
         if trial.is_accepting():
             return 0
         need, _ = self._grammar.need(trial, guard, self._written + self._bytes(token), self._left - 1)

@@ -31,6 +31,11 @@ class JsonGuard:
         """Open brackets, outermost first: an object's keys so far, ``None`` for an array."""
         self._expects_key = False
 
+    @property
+    def depth(self) -> int:
+        """Brackets open."""
+        return len(self._keys)
+
     def copy(self) -> JsonGuard:
         """An independent guard in the same state."""
         twin = JsonGuard()

@@ -247,16 +247,6 @@ class KvTree:
         self.root = Branch(0, None, 0, "", self._layers)
         self.held_tokens = 0
 
-    def forget_uncomputed(self) -> None:
-        """After a failed forward pass: drop tokens whose keys and values never came, and what hangs behind them."""
-        for branch in list(self.branches()):
-            if branch.computed < branch.length:
-                branch.truncate(branch.computed)
-                gone = [key for key in branch.children if key[0] > branch.computed]
-                for key in gone:
-                    del branch.children[key]
-        self.held_tokens = sum(branch.capacity for branch in self.branches())
-
 
 def _needed(branch: Branch) -> int:
     return max((offset for offset, _ in branch.children), default=0)
