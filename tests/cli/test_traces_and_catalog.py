@@ -151,6 +151,15 @@ def test_reading_a_store_that_is_not_there_makes_none(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_is_not_there_makes_no_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"x\.json: no such file"):
+        run(traces_cli.app, "import", "x.json", "--format", "tau")
+    with pytest.raises(DataError, match="a directory"):
+        run(traces_cli.app, "import", ".", "--format", "tau")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_infer_show_lint_and_validate(imported):
     assert "1 tools written" in run(catalog_cli.app, "infer", "look.yaml")
     with pytest.raises(ConfigError, match="--force"):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from firstchair.traces import schema
@@ -105,8 +105,12 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     url = request.getfixturevalue("postgres_database")
     yield url
+    # Emptying is ten times quicker than making the tables anew.
     engine = create_engine(url)
-    schema.metadata.drop_all(engine)
+    tables = ", ".join(name for name in schema.metadata.tables if name != "store_info")
+    with engine.begin() as connection:
+        if inspect(connection).has_table("sessions"):
+            connection.execute(text(f"TRUNCATE {tables}"))
     engine.dispose()
 
 

@@ -72,10 +72,12 @@ def import_(
     from firstchair.cli.traces_view import print_imports
     from firstchair.core.jsonl import SkipBad
     from firstchair.traces.importers import ImportOptions
-    from firstchair.traces.importing import ImportReport, check_side_file, import_file, write_skipped
+    from firstchair.traces.importing import ImportReport, check_readable, check_side_file, import_file, write_skipped
     from firstchair.traces.store import TraceStore
 
     labels = parse_pairs(label, "--label")
+    for file in files:
+        check_readable(file, format_name)
     reports: list[ImportReport] = []
     with TraceStore.open(store) as opened:
         for file in files:

@@ -97,6 +97,15 @@ def _size(path: Path, format_name: str) -> int:
     return file.stat().st_size if file.is_file() else 0
 
 
+def check_readable(path: Path, format_name: str) -> None:
+    """Raise ``DataError`` when there is no file to import, before a store is made for it."""
+    file = sessions_path(path) if format_name == "firstchair" else path
+    if file.is_dir():
+        raise DataError("a directory; expected a file (only --format firstchair reads directories)", path=str(file))
+    if not file.is_file():
+        raise DataError("no such file; check the path", path=str(file))
+
+
 def check_side_file(given: Path | None, file: Path, *, several: bool, wanted: bool, force: bool) -> Path:
     """Where the bad records of ``file`` are to be listed. Raises ``ConfigError`` early when it is taken."""
     if given is not None and several:
