@@ -1,0 +1,56 @@
+"""The whole loop in small: real HTTP, a real store, the shipped base model, real training, a real report."""
+
+import json
+
+import pytest
+
+from firstchair.cli.demo_run import DemoOptions, run_demo
+from firstchair.core.errors import ConfigError
+from firstchair.data.golden import GoldenSet
+from firstchair.evals.run_record import load_run
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "run"
+    run_demo(DemoOptions(out=out, sessions=24, golden=6, episodes=2, epochs=1.0))
+    return out
+
+
+def test_every_rate_of_the_summary_has_its_count_and_interval(out):
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary.keys() == {"baseline", "sft", "completion", "golden_sha256", "seconds"}
+    for part in ("baseline", "sft", "completion"):
+        for name, rate in summary[part].items():
+            assert rate.keys() == {"value", "n", "low", "high"}, name
+            if rate["n"]:
+                assert rate["low"] <= rate["value"] <= rate["high"], name
+    assert {"strict_pass", "lenient_pass", "malformed"} <= summary["baseline"].keys()
+    assert summary["completion"]["before"]["n"] == summary["completion"]["after"]["n"] == 2
+
+
+def test_both_runs_are_on_the_one_frozen_set(out):
+    golden = GoldenSet.load(out / "golden")
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["golden_sha256"] == golden.set_sha256
+    for name in ("baseline", "sft"):
+        run = load_run(out / name)
+        assert run.finished
+        assert run.record.golden.set_sha256 == golden.set_sha256
+    assert golden.manifest.leakage
+    assert {row["dimension"] for row in map(json.loads, (out / "corrections.jsonl").open())} > {"confirmed"}
+
+
+def test_the_report_stands_alone(out):
+    page = (out / "report.html").read_text()
+    assert "src=" not in page.split("<body")[0]
+    assert "<link" not in page
+
+
+def test_nothing_is_replaced_unless_a_demo_made_it(out, tmp_path):
+    with pytest.raises(ConfigError, match="--force"):
+        run_demo(DemoOptions(out=out))
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(ConfigError, match="no demo made it"):
+        run_demo(DemoOptions(out=tmp_path), force=True)
+    assert (tmp_path / "mine.txt").read_text() == "keep"

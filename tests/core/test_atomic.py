@@ -1,0 +1,46 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from firstchair.core.atomic import atomic_dir, atomic_writer
+from firstchair.core.errors import ConfigError, RunFailed
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path):
+    target = tmp_path / "set"
+    with pytest.raises(ZeroDivisionError), atomic_dir(target) as temporary:
+        (temporary / "a").write_text("1")
+        raise ZeroDivisionError
+    assert not any(tmp_path.iterdir())
+    with atomic_dir(target) as temporary:
+        (temporary / "sub").mkdir()
+        (temporary / "sub" / "a").write_text("1")
+    assert (target / "sub" / "a").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_force_replaces_a_directory_and_only_force(tmp_path: Path):
+    target = tmp_path / "set"
+    for text in ("old", "new"):
+        with atomic_dir(target, force=text == "new") as temporary:
+            (temporary / "a").write_text(text)
+    assert (target / "a").read_text() == "new"
+    with pytest.raises(ConfigError, match="--force"), atomic_dir(target):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_full_disk_is_a_failed_run_and_leaves_the_old_file(tmp_path: Path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFailed, match="No space left"), atomic_writer(path, force=True) as out:
+        out.write("new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
