@@ -22,23 +22,42 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from firstchair.engines.base import Request, Sampling
 from firstchair.engines.transformers_engine import TransformersEngine
 
+DEFAULTS = {
+    "sessions": 60,
+    "decisions": 11,
+    "system": 250,
+    "observation": 30,
+    "new": 40,
+    "hidden": 192,
+    "layers": 5,
+    "kv-heads": 6,
+    "vocab": 3072,
+}
+
 
 def main() -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (
-        ("sessions", 60), ("decisions", 11), ("system", 250), ("observation", 30), ("new", 40),
-        ("hidden", 192), ("layers", 5), ("vocab", 3072),
-    ):  # fmt: skip
+    for name, default in DEFAULTS.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     heads = options.hidden // 32
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=options.vocab, hidden_size=options.hidden, intermediate_size=3 * options.hidden,
-            num_hidden_layers=options.layers, num_attention_heads=heads, num_key_value_heads=heads, head_dim=32,
-            max_position_embeddings=8192, tie_word_embeddings=True, eos_token_id=None,
-        )  # fmt: skip
+            vocab_size=options.vocab,
+            hidden_size=options.hidden,
+            intermediate_size=3 * options.hidden,
+            num_hidden_layers=options.layers,
+            num_attention_heads=heads,
+            num_key_value_heads=options.kv_heads,
+            head_dim=32,
+            max_position_embeddings=8192,
+            tie_word_embeddings=True,
+            eos_token_id=None,
+        )
     )
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {torch.get_num_threads()} threads")
     with tempfile.TemporaryDirectory() as directory:

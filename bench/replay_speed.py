@@ -1,10 +1,10 @@
 """Replay of recorded sessions: prefix sharing against one decision at a time, and against ``model.generate``.
 
-    python bench/replay_speed.py PATH_TO_TAU_AIRLINE [--sessions 8] [--hidden 160 --layers 4]
+    python bench/replay_speed.py PATH_TO_TAU_AIRLINE [--sessions 8] [--hidden 160 --layers 4] [--shared-only]
 
 Every decision of the sessions is prompted with what the recording saw and answered with 64 greedy tokens by a
 randomly initialised Qwen3. All figures come from one run; also printed: whether the tokens are equal, and what
-doubling the sessions' length costs.
+doubling the sessions' length costs: from their first halves to the whole, and from the whole to twice the whole.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from firstchair.chat.renderer import Renderer
 from firstchair.data.decisions import decision_points
 from firstchair.engines.base import Generation, Request, Sampling
 from firstchair.engines.transformers_engine import TransformersEngine
-from firstchair.train.tiny import build_model, build_tokenizer, save_model
 from firstchair.traces.importers import IMPORTERS, ImportOptions
 from firstchair.traces.session import Session
+from firstchair.train.tiny import build_model, build_tokenizer, save_model
 
 
 def read_data(directory: Path) -> tuple[list[Session], tuple[Tool, ...]]:
@@ -36,6 +36,12 @@ def read_data(directory: Path) -> tuple[list[Session], tuple[Tool, ...]]:
     tools = tools_from_openai(json.loads((directory / "tools.json").read_text()))
     sessions = [item.session for item in IMPORTERS["tau"](file, ImportOptions())]
     return sorted(sessions, key=lambda s: (s.labels["trial"], s.labels["task_id"])), tools
+
+
+def first_half(session: Session) -> Session:
+    """The session up to the middle one of its decisions."""
+    points = decision_points(session)
+    return replace_messages(session, session.messages[: points[(len(points) - 1) // 2].context_end + 1])
 
 
 def doubled(session: Session) -> Session:
@@ -91,6 +97,9 @@ def generate_one_by_one(model_dir: Path, requests: Sequence[Request]) -> float:
 
 
 def main() -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--sessions", type=int, default=8)
@@ -126,7 +135,6 @@ async def measure(
     started = time.perf_counter()
     requests = requests_of(sessions, tools, renderer, options.new)
     rendering = time.perf_counter() - started
-    longer = requests_of([doubled(s) for s in sessions], tools, renderer, options.new)
     lengths = sorted(len(r.prompt_ids or ()) for r in requests)
     print(
         f"{parameters / 1e6:.1f} M parameters, {torch.get_num_threads()} threads, {len(sessions)} sessions, "
@@ -136,12 +144,16 @@ async def measure(
     shared = TransformersEngine(model_dir, renderer, max_cached_tokens=0)
     await run(shared, requests[:2])
     shared_s, shared_found = await run(shared, requests)
-    double_s, _ = await run(shared, longer)
-    print(f"shared prefixes, batched         {shared_s:8.1f} s")
-    print(
-        f"the same, sessions twice as long {double_s:8.1f} s   {double_s / shared_s:.2f} x "
-        f"({len(longer)} decisions, up to {max(len(r.prompt_ids or ()) for r in longer):,} tokens)"
-    )
+    print(f"shared prefixes, batched       {shared_s:8.1f} s CPU")
+    for name, change, base in (("first halves", first_half, False), ("sessions twice", doubled, True)):
+        other = requests_of([change(session) for session in sessions], tools, renderer, options.new)
+        other_s, _ = await run(shared, other)
+        ratio = other_s / shared_s if base else shared_s / other_s
+        print(
+            f"  {name:14s}               {other_s:8.1f} s CPU   doubling costs {ratio:.2f} x "
+            f"({len(other)} decisions, "
+            f"up to {max(len(r.prompt_ids or ()) for r in other):,} tokens)"
+        )
     await shared.close()
     if options.shared_only:
         return
@@ -149,9 +161,9 @@ async def measure(
     plain_s, plain_found = await run(plain, requests)
     await plain.close()
     equal = sum(shared_found[r.request_id].ids == plain_found[r.request_id].ids for r in requests)
-    print(f"one decision at a time           {plain_s:8.1f} s   {plain_s / shared_s:.1f} x as long")
+    print(f"one decision at a time         {plain_s:8.1f} s CPU   {plain_s / shared_s:.1f} x as long")
     generate_s = generate_one_by_one(model_dir, requests)
-    print(f"model.generate, one at a time    {generate_s:8.1f} s   {generate_s / shared_s:.1f} x as long")
+    print(f"model.generate, one at a time  {generate_s:8.1f} s CPU   {generate_s / shared_s:.1f} x as long")
     print(f"equal token for token: {equal} of {len(requests)}")
 
 
