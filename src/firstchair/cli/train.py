@@ -55,7 +55,11 @@ def sft(
         return
     from firstchair.train.sft import train_sft
 
-    result = train_sft(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+    try:
+        result = train_sft(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+    except KeyboardInterrupt:
+        typer.secho(f"interrupted; continue {loaded.out} with --resume", err=True, fg="yellow")
+        raise typer.Exit(130) from None
     if os.environ.get("RANK", "0") == "0":
         print_result(result, as_json=as_json)
 

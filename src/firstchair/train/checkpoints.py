@@ -104,9 +104,14 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
             write_text(temporary / "checkpoint.json", dumps(marker) + "\n")
     except (SafetensorError, RuntimeError) as error:  # how safetensors and torch report a full disk
         raise RunFailed(f"cannot write {path}: {error}; free space and resume from the checkpoint before") from error
+    prune(root, keep)
+    return path
+
+
+def prune(root: Path, keep: int) -> None:
+    """Drop all but the newest ``keep`` checkpoints."""
     for old in list_checkpoints(root)[:-keep]:
         _remove(old)
-    return path
 
 
 def _remove(path: Path) -> None:

@@ -12,6 +12,7 @@ from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError
 from firstchair.core.progress import progress
 from firstchair.engines.weights import weights_revision
+from firstchair.train.checkpoints import prune
 from firstchair.train.config import SftRecipe
 from firstchair.train.dist import World, join_world, leave_world
 from firstchair.train.metrics import MetricLog, read_metrics
@@ -165,6 +166,8 @@ def _loop(
     try:
         if checkpoint is not None:
             trainer.restore(checkpoint)
+            if world.is_main:
+                prune(run.checkpoints, recipe.save.keep)
         with progress("sft", max(source.total_tokens - trainer.tokens, 1), unit="tok") as bar:
             trainer.run(bar)
     finally:
