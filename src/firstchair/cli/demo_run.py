@@ -49,6 +49,7 @@ from firstchair.rollout.episodes import Episode, run_episodes
 from firstchair.rollout.recording import record_sessions
 from firstchair.traces.session import Session
 from firstchair.traces.store import TraceStore
+from firstchair.train.base_model import base_model_dir
 
 TRAIN, GOLDEN, DEV, EPISODES = range(4)
 """Each stage draws its tasks from a seed of its own, so that no task is in two of them."""
@@ -121,12 +122,11 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     with clock.stage("corpus", "Sessions become training records; mistakes are out of the loss"):
         counts = make_corpus(recorded, catalog, out)
     tasks = tasks_for(options, EPISODES, options.episodes)
-    from firstchair.train.base_model import base_model_dir
-
+    base = shutil.copytree(base_model_dir(), out / "base")
     with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
-        before = asyncio.run(score_model(base_model_dir(), golden, tasks, out / "baseline", options.seed))
+        before = asyncio.run(score_model(base, golden, tasks, out / "baseline", options.seed))
     with clock.stage("train", f"The base model learns from {counts:,} sessions"):
-        model = train(options, out)
+        model = train(options, base, out)
     with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
         after = asyncio.run(score_model(model, golden, tasks, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
@@ -240,14 +240,13 @@ def rate_row(rate: Rate) -> dict[str, float | int | None]:
     return {"value": rate.value, "n": rate.n, "low": rate.low, "high": rate.high}
 
 
-def train(options: DemoOptions, out: Path) -> Path:
+def train(options: DemoOptions, base: Path, out: Path) -> Path:
     """Fine-tune the base model on the corpus; returns the directory of the trained model."""
-    from firstchair.train.base_model import base_model_dir
     from firstchair.train.config import Batch, Muon, Schedule, SftData, SftRecipe
     from firstchair.train.sft import train_sft
 
     recipe = SftRecipe(
-        model=base_model_dir(),
+        model=base,
         out=out / "train",
         data=SftData(train=out / "train.jsonl", dev=out / "dev.jsonl", max_tokens=2048),
         batch=Batch(sessions=8),
