@@ -1,0 +1,69 @@
+"""Write the demo's results into the README, between its two markers.
+
+    python docs/generate_results.py demo-run/summary.json
+
+Every figure comes from the summary that ``firstchair demo`` wrote; none is typed in.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from firstchair.core.atomic import write_text
+from firstchair.core.errors import DataError
+from firstchair.core.jsontext import loads_bytes
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- demo:begin -->", "<!-- demo:end -->"
+
+ROWS = {
+    "strict_pass": "pass, strict",
+    "lenient_pass": "pass, lenient",
+    "tool_name": "tool name",
+    "argument_quality": "argument quality, given the right tool",
+    "recovery": "pass after a failed tool result",
+    "stop_precision": "stop precision",
+    "malformed": "malformed",
+}
+"""Metric of the summary → what the table calls it."""
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The results as a Markdown table with 95% intervals."""
+    lines = ["| | base | trained | n |", "| --- | --- | --- | --- |"]
+    for name, title in ROWS.items():
+        lines.append(row(title, summary["baseline"][name], summary["sft"][name]))
+    alive = summary["completion"]
+    lines.append(row("tasks completed in the desk", alive["before"], alive["after"]))
+    seconds, golden = summary["seconds"]["total"], summary["golden_sha256"]
+    lines += ["", f"{seconds:.0f} seconds in all; golden set `{golden[:12]}`."]
+    return "\n".join(lines)
+
+
+def row(title: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """One line; where the two counts differ, both are given."""
+    counts = f"{before['n']:,}" if before["n"] == after["n"] else f"{before['n']:,}, {after['n']:,}"
+    return f"| {title} | {rate(before)} | {rate(after)} | {counts} |"
+
+
+def rate(found: dict[str, Any]) -> str:
+    """A rate with its interval, in per cent."""
+    if found["value"] is None:
+        return "–"
+    return f"{100 * found['value']:.1f}% ({100 * found['low']:.1f} to {100 * found['high']:.1f})"
+
+
+def filled(text: str, summary: dict[str, Any]) -> str:
+    """``text`` with the table between its markers. Raises ``DataError`` when it has no markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise DataError(f"no {BEGIN} … {END}", path=str(README))
+    return f"{before}{BEGIN}\n\n{table(summary)}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    written = filled(README.read_text(encoding="utf-8"), loads_bytes(Path(sys.argv[1]).read_bytes()))
+    write_text(README, written, force=True)
