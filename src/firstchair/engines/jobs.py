@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,11 @@ class RequestRefused(BadRequest):
         super().__init__(f"{kind}: {message}")
 
 
+@functools.lru_cache(maxsize=4)
+def _integers(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
 class GrammarFailure(Exception):
     """A constrained reply that cannot go on; ends that one request with ``Stop.ERROR``."""
 
@@ -39,6 +45,7 @@ class Job:
     deliver: Callable[[Generation], None]
     """Called exactly once, from the worker thread."""
     prompt: Tokens = field(default_factory=lambda: np.zeros(0, np.int32))
+    vocab_size: int = 0
     limit: int = 0
     """Most tokens it may sample: ``max_new_tokens`` cut to what the context window leaves."""
     ids: list[int] = field(default_factory=list)
@@ -52,6 +59,15 @@ class Job:
     submitted: float = field(default_factory=time.perf_counter)
     cancelled: bool = False
     finished: bool = False
+
+    def _prompt_ids(self) -> tuple[int, ...]:
+        given = self.request.prompt_ids
+        if given is not None:
+            return tuple(given)
+        if not self.vocab_size:
+            return tuple(self.prompt.tolist())
+        # The same integer objects for every reply: thousands of long prompts hold millions of ids.
+        return tuple(map(_integers(self.vocab_size).__getitem__, self.prompt.tolist()))
 
     def refuse(self, kind: ErrorKind, reason: str) -> None:
         """Finish without a generation."""
@@ -76,7 +92,7 @@ class Job:
                 request_id=self.request.request_id,
                 stop=stop,
                 text=text,
-                prompt_ids=tuple(self.prompt.tolist()),
+                prompt_ids=self._prompt_ids(),
                 ids=tuple(self.ids) if known else None,
                 logprobs=tuple(self.logprobs) if known else None,
                 prompt_tokens=len(self.prompt),
@@ -114,7 +130,7 @@ def fit_prompt(job: Job, *, vocab_size: int, window: int | None) -> None:
         raise RequestRefused(
             ErrorKind.BAD_REQUEST, f"prompt_ids holds {bad}; the model's vocabulary is 0 to {vocab_size - 1}"
         )
-    job.limit = job.request.sampling.max_new_tokens
+    job.vocab_size, job.limit = vocab_size, job.request.sampling.max_new_tokens
     if window is not None:
         if count >= window:
             raise RequestRefused(
