@@ -153,6 +153,17 @@ def test_what_only_anthropic_has_is_listed_or_refused_never_lost():
         messages_to_openai([message])
 
 
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "both"])
+def test_reasoning_goes_under_the_name_that_the_server_reads_and_comes_back(key):
+    message = Message(role="assistant", content=(ThinkingPart(text="hm"), TextPart(text="a")))
+    (row,) = messages_to_openai([message], reasoning_key=key)
+    names = {"reasoning_content", "reasoning"} if key == "both" else {key}
+    assert {name for name in row if name.startswith("reasoning")} == names
+    (back,) = messages_from_openai([row])
+    assert back.thinking == "hm"
+    assert messages_to_openai([back]) == [row]
+
+
 def test_images_in_tool_results_follow_the_slots_rule():
     image = ImagePart(url="data:image/png;base64,AAAA")
     result = Message(role="tool", content=(TextPart(text="see"), image), tool_call_id="c1")

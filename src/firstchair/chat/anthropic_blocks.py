@@ -141,7 +141,9 @@ def call_out(call: ToolCall, malformed: str, loss: Loss, where: str) -> dict[str
     """The ``tool_use`` block of a call. Empty argument text is an empty object; other malformed text follows
     the rule of ``malformed``.
     """
-    loss.extras(call.extra, "openai", where, carried=("index", "type"))
+    foreign = call.extra.get("openai", {})
+    loss.extras(call.extra, "openai", where, carried=("type", "outer"))
+    loss.extras({"openai": foreign.get("outer", {})}, "openai", where, carried=("index",))
     own = call.extra.get("anthropic", {})
     value = call.parsed()
     if value is None and not call.arguments.strip():
@@ -188,7 +190,7 @@ def result_in(block: Mapping[str, Any], where: str, turn: Mapping[str, Any]) -> 
     elif is_error is False:
         own["is_error"] = False
     return Message(
-        role="tool", content=parts, tool_call_id=call_id, is_error=bool(is_error), extra=_extra({**own, **turn})
+        role="tool", content=parts, tool_call_id=call_id, is_error=bool(is_error), extra=_extra(own) | dict(turn)
     )
 
 
@@ -214,5 +216,5 @@ def result_out(message: Message, loss: Loss, where: str) -> dict[str, Any]:
         block["is_error"] = True
     elif "is_error" in own:
         block["is_error"] = own["is_error"]
-    fields = {key: value for key, value in own.items() if key not in ("content", "is_error", "own_turn")}
+    fields = {key: value for key, value in own.items() if key not in ("content", "is_error")}
     return block | fields

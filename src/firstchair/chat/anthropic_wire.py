@@ -38,6 +38,11 @@ SYSTEM_MARK = ("<system-message>\n", "\n</system-message>")
 """Around a system message that is sent as a user turn. It is not read back: a user could write it too."""
 _KNOWN = frozenset({"role", "content"})
 
+OWN_TURN = "own_turn"
+"""Key in ``Message.extra``: the message opened a user turn though it could have shared the one before it."""
+INLINE = "inline_system"
+"""Key in ``Message.extra``: a system message that stood among the messages."""
+
 
 @dataclass(frozen=True)
 class AnthropicPrompt:
@@ -63,7 +68,7 @@ def messages_from_anthropic(
     out: list[Message] = []
     places: list[str] = []
     if system is not None:
-        out.append(_system_in(system, "system", {}))
+        out.append(_system_in(system, "system", {}, {}))
         places.append("system")
     for index, row in enumerate(messages):
         where = f"messages[{index}]"
@@ -72,7 +77,7 @@ def messages_from_anthropic(
         if not isinstance(content, str | list):
             raise DataError(f"found {kind_of(content)}; expected text or a list of blocks", field=f"{where}.content")
         if role == "system":
-            out.append(_system_in(content, f"{where}.content", {**own, "inline": True}))
+            out.append(_system_in(content, f"{where}.content", own, {INLINE: True}))
         elif role == "assistant":
             out.append(_assistant_in(content, where, own))
         elif role == "user":
@@ -89,7 +94,7 @@ def _extra(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"anthropic": dict(own)} if own else {}
 
 
-def _system_in(system: Any, where: str, own: dict[str, Any]) -> Message:
+def _system_in(system: Any, where: str, own: dict[str, Any], notes: dict[str, Any]) -> Message:
     if isinstance(system, str):
         parts: tuple[Part, ...] = (TextPart(text=system),) if system else ()
     else:
@@ -97,7 +102,7 @@ def _system_in(system: Any, where: str, own: dict[str, Any]) -> Message:
         parts = parts_in(system, where)
         for position, part in enumerate(parts):
             need(part, TextPart, f"{where}[{position}]", "a text block")
-    return Message(role="system", content=parts, extra=_extra(content_form(system, parts, own)))
+    return Message(role="system", content=parts, extra=_extra(content_form(system, parts, own)) | notes)
 
 
 def _assistant_in(content: Any, where: str, own: dict[str, Any]) -> Message:
@@ -128,7 +133,7 @@ def _user_in(content: Any, where: str, own: dict[str, Any], out: list[Message]) 
     if isinstance(content, str):
         parts: tuple[Part, ...] = (TextPart(text=content),) if content else ()
         own = content_form(content, parts, own)
-        out.append(Message(role="user", content=parts, extra=_extra({**own, **_turn(after_result)})))
+        out.append(Message(role="user", content=parts, extra=_extra(own) | _turn(after_result)))
         return
     results: list[Message] = []
     others: list[Part] = []
@@ -146,15 +151,15 @@ def _user_in(content: Any, where: str, own: dict[str, Any], out: list[Message]) 
     if others or not results:
         # A turn with results is a list of blocks anyway; only a turn without them can be text.
         form = {} if results else content_form(content, tuple(others), {})
-        own = {**own, **form, **_turn(after_result and not results)}
-        out.append(Message(role="user", content=tuple(others), extra=_extra(own)))
+        extra = _extra({**own, **form}) | _turn(after_result and not results)
+        out.append(Message(role="user", content=tuple(others), extra=extra))
     elif own:
         raise DataError(f"unknown field {next(iter(own))!r} beside tool results alone", field=where)
 
 
 def _turn(new: bool) -> dict[str, Any]:
     """The note that a message opened a turn of its own though it could have shared the one before it."""
-    return {"own_turn": True} if new else {}
+    return {OWN_TURN: True} if new else {}
 
 
 def messages_to_anthropic(
@@ -174,7 +179,7 @@ def messages_to_anthropic(
     """
     loss = Loss(dropped)
     start = 0
-    while start < len(messages) and messages[start].role == "system" and not _own(messages[start]).get("inline"):
+    while start < len(messages) and messages[start].role == "system" and INLINE not in messages[start].extra:
         start += 1
     system = _system_out(messages[:start], loss)
     rows: list[dict[str, Any]] = []
@@ -207,7 +212,7 @@ def _own(message: Message) -> Mapping[str, Any]:
 def _fields(message: Message) -> dict[str, Any]:
     """Unknown fields of the message as they were sent."""
     own = _own(message)
-    return {key: value for key, value in own.items() if key not in ("content", "own_turn", "inline")} if own else {}
+    return {key: value for key, value in own.items() if key != "content"} if own else {}
 
 
 def _note_message(message: Message, loss: Loss, where: str) -> None:
@@ -304,7 +309,7 @@ def _results_out(
             problem = "is answered twice" if call_id in answered else "names no call of the message before"
             raise DataError(f"{call_id!r} {problem}", field=f"{where}.tool_call_id")
         answered.add(call_id)
-        if not turns or _own(message).get("own_turn"):
+        if not turns or OWN_TURN in message.extra:
             turns.append([])
         turns[-1].append(result_out(message, loss, where))
         after += 1
@@ -322,7 +327,7 @@ def _results_out(
         turns = turns or [[]]
         turns[-1].extend(inserted)
     rows.extend({"role": "user", "content": turn} for turn in turns)
-    if after < len(messages) and messages[after].role == "user" and not _own(messages[after]).get("own_turn"):
+    if after < len(messages) and messages[after].role == "user" and OWN_TURN not in messages[after].extra:
         message, where = messages[after], f"messages[{after}]"
         _note_message(message, loss, where)
         rows[-1]["content"].extend(_blocks_out(message, loss, where))
@@ -346,7 +351,7 @@ def tools_from_anthropic(rows: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
         need(row, dict, where, "an object with name and input_schema")
         name = need(row.get("name"), str, f"{where}.name", "text")
         if "input_schema" not in row and row.get("type") not in (None, "custom"):
-            tools.append(Tool(name=name, extra={"anthropic": {"whole": dict(row)}}))
+            tools.append(Tool(name=name, extra={"anthropic_whole": dict(row)}))
             continue
         schema = need(row.get("input_schema"), dict, f"{where}.input_schema", "a JSON Schema object")
         own = rest(row, _TOOL_KEYS)
@@ -369,19 +374,20 @@ def tools_to_anthropic(tools: Sequence[Tool], *, dropped: list[str] | None = Non
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         own, foreign = tool.extra.get("anthropic", {}), tool.extra.get("openai", {})
-        if "whole" in own:
-            rows.append(own["whole"])
+        if "anthropic_whole" in tool.extra:
+            rows.append(tool.extra["anthropic_whole"])
             continue
-        if "whole" in foreign:
-            raise DataError(f"{foreign['whole'].get('type')!r} is a tool that only OpenAI knows", field=where)
+        if "openai_whole" in tool.extra:
+            kind = tool.extra["openai_whole"].get("type")
+            raise DataError(f"{kind!r} is a tool that only OpenAI knows", field=where)
         row: dict[str, Any] = {"name": tool.name}
         if tool.description is not None:
             row["description"] = tool.description
         row["input_schema"] = tool.parameters or {"type": "object", "properties": {}}
-        outer = foreign.get("outer", {})
+        outer = tool.extra.get("openai_outer", {})
         for source in (foreign, outer):
             row |= {key: source[key] for key in ("strict", "cache_control") if key in source}
-        loss.extras(tool.extra, "openai", where, carried=("strict", "cache_control", "outer"))
+        loss.extras(tool.extra, "openai", where, carried=("strict", "cache_control"))
         loss.extras({"openai": outer}, "openai", where, carried=("cache_control",))
         rows.append(row | own)
     return rows
@@ -392,6 +398,7 @@ def message_from_anthropic_response(response: Mapping[str, Any]) -> Message:
 
     Raises ``DataError`` with the field.
     """
+    need(response, dict, "response", "a message object")
     content = need(response.get("content"), list, "content", "a list of blocks")
     kept = [
         {key: value for key, value in block.items() if value is not None} if isinstance(block, dict) else block

@@ -26,12 +26,14 @@ def call_from_openai(row: Any, where: str) -> ToolCall:
     plain = row.keys() == _CALL_KEYS and function.keys() == _FUNCTION_KEYS and row["type"] == "function"
     if plain and isinstance(arguments, str):
         return ToolCall(id=call_id, name=name, arguments=arguments)
-    own = rest(row, _CALL_KEYS)
-    if row.get("type") != "function":
-        own["type"] = row.get("type", "")
-    inner = rest(function, _FUNCTION_KEYS)
-    if inner:
-        own["function"] = inner
+    own: dict[str, Any] = {}
+    if "type" not in row:
+        own["no_type"] = True
+    elif row["type"] != "function":
+        own["type"] = row["type"]
+    for key, fields in (("outer", rest(row, _CALL_KEYS)), ("function", rest(function, _FUNCTION_KEYS))):
+        if fields:
+            own[key] = fields
     if not isinstance(arguments, str):
         arguments, own["arguments"] = _arguments_in(function, f"{where}.function.arguments")
     return ToolCall(id=call_id, name=name, arguments=arguments, extra={"openai": own})
@@ -55,12 +57,17 @@ def _custom_in(row: Mapping[str, Any], call_id: str, where: str) -> ToolCall:
     name = need(custom.get("name"), str, f"{where}.custom.name", "text")
     text = need(custom.get("input"), str, f"{where}.custom.input", "text")
     own: dict[str, Any] = {"custom": rest(custom, frozenset({"name", "input"}))}
-    own |= rest(row, frozenset({"id", "type", "custom"}))
+    outer = rest(row, frozenset({"id", "type", "custom"}))
+    if outer:
+        own["outer"] = outer
     return ToolCall(id=call_id, name=name, arguments=dumps({"input": text}), extra={"openai": own})
 
 
 def call_to_openai(call: ToolCall, loss: Loss, where: str) -> dict[str, Any]:
-    """The call as this wire writes it."""
+    """The call as this wire writes it.
+
+    ``extra["openai"]`` of a call: ``outer`` and ``function`` hold unknown fields, the rest says how it was written.
+    """
     own = call.extra.get("openai")
     loss.extras(call.extra, "anthropic", where)
     if not own:
@@ -71,9 +78,8 @@ def call_to_openai(call: ToolCall, loss: Loss, where: str) -> dict[str, Any]:
         }
     if "custom" in own:
         value = call.parsed() or {}
-        outer = {key: item for key, item in own.items() if key != "custom"}
         custom = {"name": call.name, "input": value.get("input", ""), **own["custom"]}
-        return {"id": call.id, "type": "custom", "custom": custom, **outer}
+        return {"id": call.id, "type": "custom", "custom": custom, **own.get("outer", {})}
     function: dict[str, Any] = {"name": call.name}
     form = own.get("arguments")
     if form == "object":
@@ -84,7 +90,8 @@ def call_to_openai(call: ToolCall, loss: Loss, where: str) -> dict[str, Any]:
     elif form != "absent":
         function["arguments"] = call.arguments
     row: dict[str, Any] = {"id": call.id}
-    if own.get("type") != "":
+    if "no_type" not in own:
         row["type"] = own.get("type", "function")
     row["function"] = function | own.get("function", {})
-    return row | {key: value for key, value in own.items() if key not in ("type", "function", "arguments")}
+    row |= own.get("outer", {})
+    return row

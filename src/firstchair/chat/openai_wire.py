@@ -29,6 +29,10 @@ from firstchair.core.errors import DataError
 ToolImages = Literal["pass", "user", "refuse"]
 """Images in tool results: left in the tool message, moved to a user message after it, or refused."""
 
+ReasoningKey = Literal["reasoning_content", "reasoning", "both"]
+"""Where reasoning stands: DeepSeek and older vLLM read ``reasoning_content``, vLLM 0.32 only ``reasoning``."""
+_REASONING_KEYS = ("reasoning_content", "reasoning")
+
 _ROLES: Mapping[str, Any] = {
     "system": "system",
     "developer": "system",
@@ -105,19 +109,22 @@ def _calls_in(row: Mapping[str, Any], where: str, own: dict[str, Any]) -> tuple[
 
 
 def _reasoning_in(row: Mapping[str, Any], where: str, own: dict[str, Any]) -> tuple[Part, ...]:
-    parts: tuple[Part, ...] = ()
-    for key in ("reasoning_content", "reasoning"):
-        if key not in row:
-            continue
-        value = row[key]
-        if parts or not value or row["role"] != "assistant":
-            own[key] = value
-            continue
-        need(value, str, f"{where}.{key}", "text")
-        parts = (ThinkingPart(text=value),)
-        if key == "reasoning":
-            own["reasoning_key"] = key
-    return parts
+    """The reasoning of an assistant row. Anything else under its two names is kept verbatim."""
+    keys = [key for key in _REASONING_KEYS if key in row]
+    if not keys:
+        return ()
+    values = [row[key] for key in keys]
+    if row["role"] != "assistant" or not any(values):
+        own |= {key: row[key] for key in keys}
+        return ()
+    if len(keys) == 2 and values[0] == values[1]:
+        key, text = "both", values[0]
+    else:
+        key = next(name for name in keys if row[name])
+        text = row[key]
+        own |= {name: row[name] for name in keys if name != key}
+    need(text, str, f"{where}.{keys[0] if key == 'both' else key}", "text")
+    return (ThinkingPart(text=text, extra={} if key == "reasoning_content" else {"openai": {"key": key}}),)
 
 
 def _content_in(
@@ -179,12 +186,17 @@ def _usual_form(parts: tuple[Part, ...], has_calls: bool) -> str:
 
 
 def messages_to_openai(
-    messages: Sequence[Message], *, dropped: list[str] | None = None, tool_images: ToolImages = "pass"
+    messages: Sequence[Message],
+    *,
+    dropped: list[str] | None = None,
+    tool_images: ToolImages = "pass",
+    reasoning_key: ReasoningKey = "reasoning_content",
 ) -> list[dict[str, Any]]:
     """OpenAI messages. What this wire cannot carry is appended to ``dropped``, or raises without it.
 
     Not carried: Anthropic's cache marks, signatures, redacted reasoning and unknown blocks, and the place of
-    calls among text. Reasoning is carried as ``reasoning_content``. Raises ``DataError`` with the field.
+    calls among text. Reasoning is carried under ``reasoning_key``, unless it came under another name. Raises
+    ``DataError`` with the field.
     """
     loss = Loss(dropped)
     rows: list[dict[str, Any]] = []
@@ -196,7 +208,7 @@ def messages_to_openai(
         if message.role == "tool" and tool_images != "pass":
             message, images = _without_images(message, tool_images, f"messages[{index}]")
             moved.extend(images)
-        rows.append(_message_out(message, loss, f"messages[{index}]"))
+        rows.append(_message_out(message, loss, f"messages[{index}]", reasoning_key))
     if moved:
         rows.append({"role": "user", "content": moved})
     return rows
@@ -233,7 +245,9 @@ def _without_images(message: Message, tool_images: ToolImages, where: str) -> tu
     )
 
 
-def _message_out(message: Message, loss: Loss, where: str) -> dict[str, Any]:
+def _message_out(
+    message: Message, loss: Loss, where: str, reasoning_key: ReasoningKey = "reasoning_content"
+) -> dict[str, Any]:
     content = message.content
     if not message.extra and not message.tool_calls and message.role != "tool" and message.name is None:
         if not content:
@@ -245,7 +259,8 @@ def _message_out(message: Message, loss: Loss, where: str) -> dict[str, Any]:
     row: dict[str, Any] = {"role": own.get("role", message.role)}
     _write_content(message, own, loss, where, row)
     if message.thinking:
-        row[own.get("reasoning_key", "reasoning_content")] = message.thinking
+        key = _reasoning_key(message, reasoning_key)
+        row |= dict.fromkeys(_REASONING_KEYS if key == "both" else (key,), message.thinking)
     if message.name is not None:
         row["name"] = message.name
     if message.tool_calls:
@@ -256,10 +271,17 @@ def _message_out(message: Message, loss: Loss, where: str) -> dict[str, Any]:
     if message.tool_call_id is not None:
         row["tool_call_id"] = message.tool_call_id
     for key, value in own.items():
-        if key not in ("content", "role", "reasoning_key"):
+        if key not in ("content", "role"):
             row[key] = value
     loss.extras(message.extra, "anthropic", where)
     return row
+
+
+def _reasoning_key(message: Message, usual: str) -> str:
+    for part in message.content:
+        if isinstance(part, ThinkingPart):
+            return str(part.extra.get("openai", {}).get("key", usual))
+    return usual
 
 
 def _write_content(message: Message, own: Mapping[str, Any], loss: Loss, where: str, row: dict[str, Any]) -> None:
@@ -354,7 +376,7 @@ def _tool_in(row: Any, where: str) -> Tool:
         need(kind, str, f"{where}.type", "'function'")
         body = row.get(kind)
         name = body.get("name") if isinstance(body, dict) else row.get("name")
-        return Tool(name=name if isinstance(name, str) else kind, extra={"openai": {"whole": dict(row)}})
+        return Tool(name=name if isinstance(name, str) else kind, extra={"openai_whole": dict(row)})
     function = need(row.get("function"), dict, f"{where}.function", "an object with name and parameters")
     name = need(function.get("name"), str, f"{where}.function.name", "text")
     own: dict[str, Any] = rest(function, _FUNCTION_KEYS)
@@ -365,10 +387,11 @@ def _tool_in(row: Any, where: str) -> Tool:
         own["parameters"] = parameters
     if parameters is not None:
         need(parameters, dict, f"{where}.function.parameters", "a JSON Schema object")
+    extra: dict[str, Any] = {"openai": own} if own else {}
     outer = rest(row, frozenset({"type", "function"}))
     if outer:
-        own["outer"] = outer
-    return Tool(name=name, description=description, parameters=parameters or {}, extra={"openai": own} if own else {})
+        extra["openai_outer"] = outer
+    return Tool(name=name, description=description, parameters=parameters or {}, extra=extra)
 
 
 def tools_to_openai(tools: Sequence[Tool], *, dropped: list[str] | None = None) -> list[dict[str, Any]]:
@@ -381,21 +404,22 @@ def tools_to_openai(tools: Sequence[Tool], *, dropped: list[str] | None = None) 
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         own, foreign = tool.extra.get("openai", {}), tool.extra.get("anthropic", {})
-        if "whole" in own:
-            rows.append(own["whole"])
+        if "openai_whole" in tool.extra:
+            rows.append(tool.extra["openai_whole"])
             continue
-        if "whole" in foreign:
-            raise DataError(f"{foreign['whole'].get('type')!r} is a tool that only Anthropic hosts", field=where)
+        if "anthropic_whole" in tool.extra:
+            kind = tool.extra["anthropic_whole"].get("type")
+            raise DataError(f"{kind!r} is a tool that only Anthropic hosts", field=where)
         function: dict[str, Any] = {"name": tool.name}
         if tool.description is not None or "description" in own:
             function["description"] = tool.description
         if tool.parameters or "parameters" in own:
             function["parameters"] = tool.parameters
-        function |= {key: value for key, value in own.items() if key != "outer"}
+        function |= own
         if "strict" in foreign:
             function.setdefault("strict", foreign["strict"])
         loss.extras(tool.extra, "anthropic", where, carried=("strict", "type"))
-        rows.append({"type": "function", "function": function, **own.get("outer", {})})
+        rows.append({"type": "function", "function": function, **tool.extra.get("openai_outer", {})})
     return rows
 
 
@@ -404,6 +428,7 @@ def message_from_openai_response(response: Mapping[str, Any], choice: int = 0) -
 
     Raises ``DataError`` with the field.
     """
+    need(response, dict, "response", "a chat.completion object")
     choices = need(response.get("choices"), list, "choices", "a list of choices")
     if choice >= len(choices):
         raise DataError(f"found {len(choices)} choices; expected at least {choice + 1}", field="choices")

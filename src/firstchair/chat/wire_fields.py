@@ -1,8 +1,8 @@
 """What both wires share: telling what cannot be carried, checking types, and pairing calls with results.
 
 Where a provider's field has no counterpart it is kept verbatim under the provider's name in ``extra``
-(``{"openai": {…}}``, ``{"anthropic": {…}}``), beside two notes that make the way back exact: ``content`` says in
-which form the content stood when it is not the usual one, and fields named there never clash with it.
+(``{"openai": {…}}``, ``{"anthropic": {…}}``), beside notes on how a known field was written when that is not the
+usual way (``content``: null, absent, a list), so that the way back is exact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loss:
                 self.note(f"{where}.{key}", f"{key!r} exists only on the {foreign} wire")
 
 
-_OUR_NOTES = frozenset({"content", "own_turn", "inline", "is_error", "role", "reasoning_key", "arguments", "input"})
+_OUR_NOTES = frozenset({"content", "is_error", "role", "key", "arguments", "no_type"})
 """Keys in ``extra[wire]`` that say how something was written, not what."""
 
 

@@ -45,7 +45,8 @@ class PromptEndpoint:
         """The server's prompt of ``case``. Raises ``UpstreamError`` when it gives none."""
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": messages_to_openai(case.messages, dropped=[]),
+            # Servers differ in the name under which they read reasoning.
+            "messages": messages_to_openai(case.messages, dropped=[], reasoning_key="both"),
             "add_generation_prompt": True,
         }
         if case.tools:

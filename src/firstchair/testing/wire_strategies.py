@@ -88,7 +88,7 @@ def _openai_assistant(draw: st.DrawFn, row: dict[str, Any], turn: int) -> None:
         row["content"] = content
     for key in ("reasoning_content", "reasoning"):
         if draw(st.integers(0, 3)) == 0:
-            row[key] = draw(TEXT | st.none())
+            row[key] = draw(TEXT | st.none() | st.just("hm"))
     for key in ("refusal", "audio"):
         if draw(st.integers(0, 3)) == 0:
             row[key] = draw(st.none() | TEXT)
