@@ -2,7 +2,7 @@
 
     python sft_speed_peer.py MODEL ROWS.jsonl unpacked|wrapped fp32|bf16 BATCH
 
-Prints one JSON line. Gradient checkpointing, which TRL switches on, is off, as in Firstchair: here it costs only time.
+Prints one JSON line. Gradient checkpointing, which TRL switches on, is off, as in Firstchair: it costs only time.
 """
 
 from __future__ import annotations
