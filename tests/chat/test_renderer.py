@@ -324,6 +324,49 @@ def test_wrong_flags_and_lone_surrogates_are_named():
         renderer.prompt_ids((text_message("user", "\ud800"),))
 
 
+@pytest.mark.parametrize("flags", [{}, {"rstrip": True}, {"lstrip": True}, {"lstrip": True, "rstrip": True}])
+def test_encoding_in_pieces_is_encoding_at_once(flags):
+    import copy
+
+    from tokenizers import AddedToken
+
+    from firstchair.chat.text_encoder import TextEncoder
+
+    tokenizer = copy.deepcopy(make_tokenizer("llama3"))
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|x|>", special=True, **flags)]})
+    encoder = TextEncoder(tokenizer)
+    assert encoder._cuts
+    text = " a <|x|>  b\n\n<|eot_id|>\nc<|x|><|x|> <tool_call>\n"
+    for _ in range(2):
+        assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_a_tokenizer_that_marks_the_start_of_a_text_is_never_cut():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from firstchair.chat.text_encoder import TextEncoder
+
+    vocab = {"<unk>": 0, "<end>": 1, "▁": 2, "a": 3, "▁a": 4}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[("▁", "a")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", unk_token="<unk>")
+    encoder = TextEncoder(tokenizer)
+    assert not encoder._cuts
+    assert encoder.encode("a<end>a") == tokenizer("a<end>a", add_special_tokens=False)["input_ids"]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    from firstchair.chat import text_encoder
+
+    monkeypatch.setattr(text_encoder, "MEMORY_CHARS", 50)
+    encoder = text_encoder.TextEncoder(make_tokenizer("tiny"))
+    for number in range(20):
+        text = f"word {number}<|im_end|>again"
+        assert encoder.decode(encoder.encode(text)) == text
+        assert sum(map(len, encoder._memory)) <= 50
+
+
 def test_the_marks_of_rendering_may_stand_in_messages(renderer):
     text = "\ufdd0\ufdd1\ufdd2.\ufdd20 <|im_end|> \ufdd2"
     session = (text_message("user", text), assistant_message("two" + text))

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
-from typing import Any
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 from firstchair.chat.template import GUARD, QUOTE, guard_marks, unguard
 from firstchair.core.errors import DataError
+
+MEMORY_CHARS = 16_000_000
+"""Characters of text whose ids are remembered; then the memory starts anew."""
 
 
 class TextEncoder:
@@ -33,7 +37,15 @@ class TextEncoder:
         """Text → id of every special token."""
         by_length = sorted(self.specials, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, by_length))) if by_length else None
+        swallow = {token.content: (token.lstrip, token.rstrip) for token in added.values() if token.special}
+        self._cut = (
+            re.compile("|".join(_with_space(text, *swallow[text]) for text in by_length)) if by_length else None
+        )
         self._hints = tuple(sorted({text[:2] for text in by_length}))
+        self._memory: dict[str, Sequence[int]] = {}
+        self._memory_chars = 0
+        self._cuts = False
+        self._cuts = self._pattern is not None and self._cuts_are_free()
 
     def guard(self, text: str) -> str:
         """``text`` with every special-token string in it broken by a guard, see ``template.GUARD``."""
@@ -58,43 +70,73 @@ class TextEncoder:
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``, which may hold guards; nothing is added before or after.
 
+        The text is cut at its control tokens, where no token can reach over, and the pieces are remembered: the
+        prompts of a session's decisions share all of their history, and sessions share their system prompts.
         Raises ``DataError`` for text that is not Unicode (a lone surrogate).
         """
-        if GUARD in text:
-            return self._encode_guarded(text)
-        ids: list[int] = self._encode(self._backend, [text])[0].ids
-        return ids
+        if self._cut is None or not (self._cuts or GUARD in text):
+            ids: list[int] = self._encode(self._backend, [text])[0].ids
+            return ids
+        # Control tokens that the template wrote are whole in the text; quoted ones are broken by a guard.
+        pieces: list[str] = []
+        controls: list[int] = []
+        position = 0
+        for match in self._cut.finditer(text):
+            pieces.append(text[position : match.start()])
+            token_id = self.specials.get(match[0])
+            controls.append(self.specials[match[0].strip()] if token_id is None else token_id)
+            position = match.end()
+        pieces.append(text[position:])
+        known = self._remembered(pieces)
+        out = list(known[0])
+        for control, piece_ids in zip(controls, known[1:], strict=True):
+            out.append(control)
+            out.extend(piece_ids)
+        return out
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[list[int]]:
         """Ids of each piece by itself: no token reaches over a cut."""
-        if any(GUARD in piece for piece in pieces):
-            return [self.encode(piece) for piece in pieces]
-        return [encoding.ids for encoding in self._encode(self._backend, pieces)]
+        return [self.encode(piece) for piece in pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids``, special tokens kept. Bytes that are not whole characters become U+FFFD."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
-    def _encode_guarded(self, text: str) -> list[int]:
+    def _remembered(self, pieces: Sequence[str]) -> list[Sequence[int]]:
+        """Ids of pieces between control tokens."""
+        found: list[Sequence[int] | None] = [self._memory.get(piece) for piece in pieces]
+        missing = list(dict.fromkeys(piece for piece, ids in zip(pieces, found, strict=True) if ids is None))
+        if not missing:
+            return cast("list[Sequence[int]]", found)
+        new: dict[str, Sequence[int]] = {}
+        for backend, guarded in ((self._backend, False), (None, True)):
+            chosen = [piece for piece in missing if (GUARD in piece) is guarded]
+            if chosen:
+                encodings = self._encode(backend or self._plain_backend(), [unguard(piece) for piece in chosen])
+                new |= {piece: array("I", one.ids) for piece, one in zip(chosen, encodings, strict=True)}
+        size = sum(map(len, missing))
+        if self._memory_chars + size > MEMORY_CHARS:
+            self._memory, self._memory_chars = {}, 0
+        self._memory |= new
+        self._memory_chars += size
+        return [new[piece] if ids is None else ids for piece, ids in zip(pieces, found, strict=True)]
+
+    def _plain_backend(self) -> Any:
+        """The tokenizer that reads special-token text as text."""
         if self._plain is None:
             self._plain = copy.deepcopy(self._backend)
             self._plain.encode_special_tokens = True
-        # Control tokens that the template wrote are whole in the text; quoted ones are broken by a guard.
-        assert self._pattern is not None
-        pieces: list[str] = []
-        controls: list[int] = []
-        position = 0
-        for match in self._pattern.finditer(text):
-            pieces.append(unguard(text[position : match.start()]))
-            controls.append(self.specials[match[0]])
-            position = match.end()
-        pieces.append(unguard(text[position:]))
-        ids: list[int] = []
-        for index, encoding in enumerate(self._encode(self._plain, pieces)):
-            ids.extend(encoding.ids)
-            if index < len(controls):
-                ids.append(controls[index])
-        return ids
+        return self._plain
+
+    def _cuts_are_free(self) -> bool:
+        """Whether encoding piece by piece gives what encoding at once gives.
+
+        Not so where a tokenizer treats the start of a text in a special way.
+        """
+        sample = "".join(f"a b\n\n{text}\n c {text}{text} x\n" for text in self.specials)
+        whole = self._encode(self._backend, [sample])[0].ids
+        self._cuts = True
+        return bool(self.encode(sample) == whole)
 
     def _encode(self, backend: Any, pieces: Sequence[str]) -> Any:
         try:
@@ -103,6 +145,16 @@ class TextEncoder:
             return backend.encode_batch(list(pieces), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             raise DataError(f"text is not Unicode: {error}; remove lone surrogates") from None
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str] | None:
+    text = "|".join(patterns)
+    return re.compile(text) if text else None
+
+
+def _with_space(text: str, left: bool, right: bool) -> str:
+    """A pattern for a special token and the white space that it swallows on either side."""
+    return (r"\s*" if left else "") + re.escape(text) + (r"\s*" if right else "")
 
 
 class StreamDecoder:

@@ -94,8 +94,20 @@ def _read_call(text: str, opening: re.Match[str], reader: Reader) -> int:
         kind: Any = "unclosed_call" if stop == len(text) else "malformed_json"
         reader.broken_call(name, text[opening.end() : stop], "the call is not closed by </function>", kind)
         return stop
-    reader.call(name, dumps(values), values)
+    arguments = dumps(values)
+    if not arguments.isascii() and _has_surrogate(arguments):
+        reader.broken_call(name, text[opening.end() : closing.end()], "a value holds half of a surrogate pair")
+    else:
+        reader.call(name, arguments, values)
     return closing.end()
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _after(text: str, position: int) -> int:
