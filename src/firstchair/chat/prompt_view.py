@@ -7,7 +7,7 @@ template wants an object, and renders. Rendering here goes through the same step
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from firstchair.chat.formats.base import ToolCallFormat
@@ -22,6 +22,10 @@ ArgumentsAs = str
 the template shows no calls, so the tool format writes them into the content."""
 
 
+_TOOL_LISTS = 64
+"""How many tool lists are remembered."""
+
+
 @dataclass(frozen=True)
 class PromptView:
     """How messages are handed to one template."""
@@ -31,13 +35,17 @@ class PromptView:
     arguments_as: ArgumentsAs
     respace: bool = False
     """Write arguments as ``json.dumps`` spaces them, as servers that parse them do, not byte for byte."""
+    _tool_rows: dict[int, tuple[Sequence[Tool], list[dict[str, Any]]]] = field(default_factory=dict, compare=False)
 
     def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Template messages. Raises ``DataError`` for what text cannot show (an image)."""
         return [self._message(message, index) for index, message in enumerate(messages)]
 
     def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
-        """Tool schemas in the OpenAI form."""
+        """Tool schemas in the OpenAI form. A tuple is taken as unchanging and remembered."""
+        kept = self._tool_rows.get(id(tools))
+        if kept is not None:
+            return kept[1]
         rows: list[dict[str, Any]] = []
         for tool in tools:
             function: dict[str, Any] = {"name": tool.name}
@@ -45,6 +53,11 @@ class PromptView:
                 function["description"] = tool.description
             function["parameters"] = tool.parameters
             rows.append({"type": "function", "function": self.encoder.guard_value(function)})
+        if isinstance(tools, tuple):
+            if len(self._tool_rows) >= _TOOL_LISTS:
+                self._tool_rows.clear()
+            # The tuple is kept beside its rows, so that its id cannot be given to another meanwhile.
+            self._tool_rows[id(tools)] = (tools, rows)
         return rows
 
     def _message(self, message: Message, index: int) -> dict[str, Any]:
