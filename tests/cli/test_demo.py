@@ -1,10 +1,12 @@
 """The whole loop in small: real HTTP, a real store, the shipped base model, real training, a real report."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
-from firstchair.cli.demo_run import DemoOptions, run_demo
+from firstchair.cli.demo_run import DemoOptions, next_commands, run_demo
 from firstchair.core.errors import ConfigError
 from firstchair.data.golden import GoldenSet
 from firstchair.evals.run_record import load_run
@@ -54,3 +56,11 @@ def test_nothing_is_replaced_unless_a_demo_made_it(out, tmp_path):
     with pytest.raises(ConfigError, match="no demo made it"):
         run_demo(DemoOptions(out=tmp_path), force=True)
     assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_the_commands_it_ends_with_name_what_it_wrote(out):
+    commands = next_commands(out)
+    assert f"firstchair traces ls --store {out}/traces.db" in commands
+    named = [Path(word) for command in commands for word in shlex.split(command) if word.startswith(str(out))]
+    assert len(named) == 5
+    assert all(path.exists() for path in named)

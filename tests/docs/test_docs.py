@@ -14,6 +14,7 @@ import pytest
 import typer
 import yaml
 
+from firstchair.cli.demo_run import next_commands
 from firstchair.cli.main import COMMANDS
 from firstchair.rollout.desk.server import running_teacher
 
@@ -86,6 +87,8 @@ def shown_commands() -> Iterator[Shown]:
     for recipe in sorted(ROOT.glob("recipes/*.yaml")) + sorted(ROOT.glob("examples/*/*.yaml")):
         comments = "\n".join(line[2:] for line in text_of(recipe).splitlines() if line.startswith("# firstchair "))
         yield from (Shown(named(recipe), words, True) for words in commands_in(comments))
+    lines = "\n".join(next_commands(Path("my runs/demo")))
+    yield from (Shown("the end of the demo", words, True) for words in commands_in(lines))
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:

@@ -9,6 +9,7 @@ base model ── replay, episodes (before) ◄───────────
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.renderer import Renderer
@@ -273,16 +275,7 @@ def _show(summary: dict[str, Any], before: Scores, after: Scores, out: Path) -> 
     table = Table(title="Base model and trained model on the same frozen golden set (95% intervals)")
     for column in ("", "base", "trained"):
         table.add_column(column, justify="right" if column else "left")
-    shown = (
-        "strict_pass",
-        "lenient_pass",
-        "tool_name",
-        "argument_quality",
-        "recovery",
-        "stop_precision",
-        "malformed",
-    )
-    for name in shown:
+    for name in SHOWN:
         table.add_row(name.replace("_", " "), _cell(summary["baseline"][name]), _cell(summary["sft"][name]))
     table.add_row("episodes completed", _cell(summary["completion"]["before"]), _cell(summary["completion"]["after"]))
     console = Console()
@@ -297,13 +290,25 @@ def _show(summary: dict[str, Any], before: Scores, after: Scores, out: Path) -> 
     ):
         console.print(f"  [bold]{name:<14}[/] {what}", highlight=False)
     console.print("Try next:")
-    for line in (
-        f"firstchair golden show {out}/golden",
-        f"firstchair traces ls {out}/traces.db",
-        f"firstchair desk play --model {out}/train/model",
-        f"firstchair eval compare {out}/baseline {out}/sft",
-    ):
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+    for line in next_commands(out):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def next_commands(out: Path) -> tuple[str, ...]:
+    """Commands that look at what the demo wrote, as they would be typed where the demo was run."""
+    return tuple(
+        f"firstchair {command}"
+        for command in (
+            f"golden show {_typed(out / 'golden')}",
+            f"traces ls --store {_typed(out / 'traces.db')}",
+            f"desk play --model {_typed(out / 'train' / 'model')}",
+            f"eval compare {_typed(out / 'baseline')} {_typed(out / 'sft')}",
+        )
+    )
+
+
+def _typed(path: Path) -> str:
+    return shlex.quote(str(path))
 
 
 def _cell(rate: dict[str, float | None]) -> str:
