@@ -208,7 +208,7 @@ def main() -> None:
             options.out.mkdir(parents=True, exist_ok=True)
             save_model(model, tokenizer, options.out)
     save_model(model.to(torch.bfloat16), tokenizer, options.out)
-    recipe = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+    recipe = {key: value for key, value in vars(options).items() if key not in ("out", "threads")}
     report = {"recipe": recipe, "parameters": size, "seconds": round(time.time() - started), "log": log[-3:]}
     (options.out / "recipe.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
