@@ -33,6 +33,16 @@ def test_tasks_are_printed_as_a_table_and_as_json() -> None:
     assert [task["task_id"] for task in tasks] == ["desk-7-0", "desk-7-1"]
 
 
+def test_tasks_keep_to_one_line_each_unless_they_are_asked_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [line for line in run("tasks", "--n", "5").stdout.splitlines() if line.startswith("desk-0-")]
+    assert len(rows) == 5
+    assert all(len(row) <= 80 for row in rows)
+    whole = run("tasks", "--n", "5", "--wide").stdout
+    for task in lines(run("tasks", "--n", "5", "--json")):
+        assert task["turns"][0]["user"] in whole
+
+
 def test_show_prints_one_session_to_read() -> None:
     shown = run("show", "--number", "2")
     assert shown.exit_code == 0

@@ -196,7 +196,7 @@ def test_training_records_leave_the_mistakes_out_of_the_loss(run, export, correc
     assert "--force" in err
 
 
-def test_an_audit_finds_leakage_and_exits_1(run, store, export, tmp_path):
+def test_an_audit_finds_leakage_and_exits_1(run, store, export, tmp_path, monkeypatch):
     run("data", "sft", store, "--out", tmp_path / "a.jsonl", "--label", "task_id=1")
     run("data", "sft", store, "--out", tmp_path / "b.jsonl", "--label", "task_id=2")
     code, out, _ = run("data", "audit", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
@@ -207,6 +207,10 @@ def test_an_audit_finds_leakage_and_exits_1(run, store, export, tmp_path):
     found = json.loads(out)
     assert [(pair["left"], pair["right"]) for pair in found["pairs"]] == [("trip-4", "trip-4"), ("trip-5", "trip-5")]
     assert found["pairs"][0]["shared_text"].startswith("Find me a trip")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for line in run("data", "audit", export, tmp_path / "b.jsonl")[1].splitlines() if "Find me" in line]
+    assert [line.split()[:2] for line in lines] == [["trip-4", "trip-4"], ["trip-5", "trip-5"]]
+    assert all(len(line) <= 80 for line in lines)
     code, out, _ = run("data", "audit", store)
     assert (code, "12 conversations compared" in out) == (0, True)
 

@@ -85,6 +85,21 @@ def test_ls_filters_limits_and_speaks_json(imported):
         run(traces_cli.app, "ls", "--label", "reward")
 
 
+def test_ls_keeps_to_one_line_a_session_in_80_columns(imported, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ids = [row["session_id"] for row in json.loads(run(traces_cli.app, "ls", "--json"))]
+    output = run(traces_cli.app, "ls", "--label", "wave=1")
+    lines = output.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    rows = [line for line in lines if any(line.startswith(one[:10]) for one in ids)]
+    assert len(rows) == 3
+    assert [row.split("task_id=")[1].split()[0] for row in rows] == ["0", "1", "2"]
+    assert any(line.startswith("all have source rollout") and "wave=1" in line for line in lines)
+    whole = run(traces_cli.app, "ls", "--wide")
+    assert all(one in whole for one in ids)
+    assert "wave=1" in next(line for line in whole.splitlines() if ids[0] in line)
+
+
 def test_show_is_readable_and_safe_for_a_terminal(imported):
     first = json.loads(run(traces_cli.app, "ls", "--json"))[1]["session_id"]
     output = run(traces_cli.app, "show", first)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog, CatalogTool
-from firstchair.catalog.policy import Finding
+from firstchair.catalog.policy import Finding, RoutingRow
 from firstchair.catalog.validate import CallProblem, ProblemCount
-from firstchair.cli.traces_view import print_json, table
+from firstchair.cli.tables import one_line, print_json, table
 
 
 def print_catalog(catalog: Catalog, *, as_json: bool) -> None:
@@ -35,11 +36,17 @@ def print_catalog(catalog: Catalog, *, as_json: bool) -> None:
             skills.add_row(Text(skill.name), Text(scripts), Text(skill.description))
         console.print(skills)
     if catalog.policy is not None:
-        policy = table("row", "intent", "route", "skill", "tie-breakers")
+        console.print(Text(f"routing policy, {len(catalog.policy.rows)} rows\n"))
         for row in catalog.policy.rows:
-            breakers = "; ".join(row.tie_breakers)
-            policy.add_row(Text(row.id), Text(row.intent), Text(row.route), Text(row.skill or ""), Text(breakers))
-        console.print(policy)
+            _print_row(console, row)
+
+
+def _print_row(console: Console, row: RoutingRow) -> None:
+    """A row of the policy: too much text for columns."""
+    route = f"{row.route} {row.skill}" if row.skill else row.route
+    console.print(Text.assemble((row.id, "bold"), f" → {route}: {row.intent}"))
+    for breaker in row.tie_breakers:
+        console.print(Padding(Text(breaker), (0, 0, 0, 4)))
 
 
 def _fields(tool: CatalogTool) -> str:
@@ -65,20 +72,12 @@ def print_problems(problems: Sequence[CallProblem], count: ProblemCount, *, as_j
         print_json({**msgspec.to_builtins(count), "list": msgspec.to_builtins(list(problems))})
         return
     console = Console()
-    if problems:
-        made = table("session", "#message", "tool", "problem", "path", "what is wrong")
-        for problem in problems:
-            made.add_row(
-                Text(problem.session_id),
-                str(problem.message_index),
-                Text(problem.tool),
-                problem.kind.replace("_", " "),
-                Text(problem.path),
-                Text(problem.message),
-            )
-        console.print(made)
-        if len(problems) < count.problems:
-            console.print(Text(f"{len(problems):,} of {count.problems:,} shown; --show N shows more"))
+    for problem in problems:
+        head = f"{problem.session_id} message {problem.message_index} {problem.tool} {problem.path}"
+        console.print(Text(one_line(head), style="bold"))
+        console.print(Padding(Text(one_line(f"{problem.kind.replace('_', ' ')}: {problem.message}")), (0, 0, 0, 4)))
+    if len(problems) < count.problems:
+        console.print(Text(f"{len(problems):,} of {count.problems:,} shown; --show N shows more"))
     kinds = ", ".join(f"{kind.replace('_', ' ')} {number:,}" for kind, number in sorted(count.by_kind.items()))
     console.print(
         Text(

@@ -16,6 +16,7 @@ from firstchair.cli.session_options import (
     SourceKind,
     Split,
     UsedTool,
+    Wide,
     parse_pairs,
     split_ids,
 )
@@ -70,6 +71,7 @@ def audit(
     ] = "",
     threshold: Annotated[float, typer.Option(help="Jaccard similarity of word runs from which a pair counts.")] = 0.6,
     show: Annotated[int, typer.Option(min=0, help="Pairs to print.")] = 20,
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Find near-duplicates in a set, or leakage between two. Exit code 1 when there is any."""
@@ -81,7 +83,7 @@ def audit(
     for where, count in ((left, found.left), (right, found.right)):
         if where and not count:
             raise DataError("no conversation in it, so nothing was compared", path=where)
-    print_pairs(found, show=show, as_json=as_json)
+    print_pairs(found, show=show, wide=wide, as_json=as_json)
     if found.pairs:
         raise typer.Exit(1)
 

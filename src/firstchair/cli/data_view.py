@@ -2,58 +2,52 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from firstchair.cli.tables import Column, number, print_json, print_list, table
 from firstchair.data.audit import Audit
 from firstchair.data.sft import SftCounts
 from firstchair.data.similarity import Pair
 from firstchair.data.splits import SplitManifest
 
 
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
-
-
 def print_split(out: Path, manifest: SplitManifest, *, as_json: bool) -> None:
     """The parts of a split."""
     if as_json:
-        _print_json({**msgspec.to_builtins(manifest), "path": str(out)})
+        print_json({**msgspec.to_builtins(manifest), "path": str(out)})
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("part", "sessions", "groups", f"by {manifest.stratify}" if manifest.stratify else "strata"):
-        table.add_column(column, overflow="fold")
+    made = table("part", "#sessions", "#groups", f"by {manifest.stratify}" if manifest.stratify else "strata")
     for part, counts in manifest.counts.items():
         strata = ", ".join(f"{name}: {count:,}" for name, count in counts["strata"].items())
-        table.add_row(Text(part), f"{counts['sessions']:,}", f"{counts['groups']:,}", Text(strata))
-    Console().print(table)
+        made.add_row(Text(part), f"{counts['sessions']:,}", f"{counts['groups']:,}", Text(strata))
+    Console().print(made)
     typer.echo(f"{out}: use a part as --split {out}/{next(iter(manifest.counts))}")
 
 
-def print_pairs(found: Audit, *, show: int, as_json: bool) -> None:
+def print_pairs(found: Audit, *, show: int, wide: bool, as_json: bool) -> None:
     """The pairs that an audit found."""
     if as_json:
-        _print_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(found))
         return
     what = f"{found.left:,} × {found.right:,}" if found.right else f"{found.left:,}"
     if found.pairs:
-        table = Table(box=box.SIMPLE_HEAD)
-        for column in ("left", "right", "similarity", "both hold"):
-            table.add_column(column, overflow="fold")
-        for pair in sorted(found.pairs, key=lambda pair: -pair.similarity)[:show]:
-            cells = (pair.left, pair.right, f"{pair.similarity:.3f}", pair.shared_text)
-            table.add_row(*(Text(cell) for cell in cells))
-        Console().print(table)
+        columns = [
+            Column("left", "middle", least=20),
+            Column("right", "middle", least=20),
+            number("similarity"),
+            Column("both hold", "end", least=20),
+        ]
+        pairs = sorted(found.pairs, key=lambda pair: -pair.similarity)[:show]
+        rows = [(pair.left, pair.right, f"{pair.similarity:.3f}", pair.shared_text) for pair in pairs]
+        print_list(columns, rows, wide=wide)
         if len(found.pairs) > show:
-            typer.echo(f"… and {len(found.pairs) - show:,} more pairs; --show N prints more, --json all")
+            left = len(found.pairs) - show
+            typer.echo(f"… and {left:,} more pairs; --show N prints more, --wide cuts nothing, --json has all")
     kind = "leaking pairs" if found.right else "near-duplicate pairs"
     typer.echo(f"{what} conversations compared at similarity {found.threshold}: {len(found.pairs):,} {kind}")
 
@@ -62,7 +56,7 @@ def print_sft(out: Path, counts: SftCounts, left_out: list[str], avoided: list[P
     """What was written, and what was not."""
     if as_json:
         rows = [msgspec.to_builtins(pair) for pair in avoided]
-        _print_json({**msgspec.to_builtins(counts), "left_out": left_out, "avoided": rows, "path": str(out)})
+        print_json({**msgspec.to_builtins(counts), "left_out": left_out, "avoided": rows, "path": str(out)})
         return
     typer.echo(
         f"{out}: {counts.records:,} records ({counts.branches:,} branches), {counts.trained_spans:,} of "
@@ -79,6 +73,6 @@ def print_sft(out: Path, counts: SftCounts, left_out: list[str], avoided: list[P
 def print_written(out: Path, count: int, what: str, *, as_json: bool) -> None:
     """How many records a file got."""
     if as_json:
-        _print_json({"path": str(out), what: count})
+        print_json({"path": str(out), what: count})
     else:
         typer.echo(f"{out}: {count:,} {what}")

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from firstchair.cli.session_options import AsJson, Force, Wide
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.progress import progress
 
 if TYPE_CHECKING:
-    from firstchair.evals.stats import Rate
-    from firstchair.rollout.desk.task import DeskTask
     from firstchair.rollout.episodes import Episode
     from firstchair.rollout.policy import Policy
 
@@ -38,15 +37,14 @@ MistakeRate = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the teacher's actions that break the policy.")
 ]
 Concurrency = Annotated[int, typer.Option(min=1, help="Episodes that live at once.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Force = Annotated[bool, typer.Option(help="Replace what is there.")]
 
 
 @app.command()
-def tasks(n: Count = 10, seed: Seed = 0, as_json: AsJson = False) -> None:
+def tasks(n: Count = 10, seed: Seed = 0, wide: Wide = False, as_json: AsJson = False) -> None:
     """Print generated tasks."""
     import msgspec
 
+    from firstchair.cli.desk_view import print_tasks
     from firstchair.rollout.desk.tasks import make_tasks
 
     made = make_tasks(n, seed)
@@ -54,8 +52,7 @@ def tasks(n: Count = 10, seed: Seed = 0, as_json: AsJson = False) -> None:
         for task in made:
             typer.echo(msgspec.json.encode(task).decode())
         return
-    rows = [[task.task_id, ", ".join(task.rows), str(len(task.turns)), _first_words(task)] for task in made]
-    _print_table(("task", "policy rows", "turns", "the user begins with"), rows)
+    print_tasks(made, wide=wide)
 
 
 @app.command()
@@ -90,6 +87,7 @@ def record(
     as_json: AsJson = False,
 ) -> None:
     """Record the teacher's sessions over HTTP, into files (--out) or a store (--store)."""
+    from firstchair.cli.desk_view import print_recorded
     from firstchair.core.atomic import refuse_existing
     from firstchair.rollout.desk.environment import DeskEnvironment
     from firstchair.rollout.desk.tasks import make_tasks
@@ -117,9 +115,7 @@ def record(
     if as_json:
         typer.echo(json.dumps({**summary, "where": kept.where}))
     else:
-        _print_table(
-            tuple(summary), [[f"{value:,}" for value in summary.values()]], title=f"recorded to {kept.where}"
-        )
+        print_recorded(summary, kept.where)
     _fail_on_errors(episodes)
 
 
@@ -142,6 +138,7 @@ def play(
     as_json: AsJson = False,
 ) -> None:
     """Let a model, a server's model or the teacher play tasks; print how many it completes."""
+    from firstchair.cli.desk_view import print_completion
     from firstchair.core.atomic import refuse_existing
     from firstchair.rollout.desk.environment import DeskEnvironment
     from firstchair.rollout.desk.tasks import make_tasks
@@ -164,7 +161,7 @@ def play(
     episodes = asyncio.run(run())
     good = [episode for episode in episodes if episode.error is None]
     where = _keep(good, out, None, force=force).where if out is not None else ""
-    _print_completion(made, episodes, where, as_json=as_json)
+    print_completion(made, episodes, where, as_json=as_json)
     _fail_on_errors(episodes)
 
 
@@ -178,6 +175,7 @@ def show(
     """Play one task with the teacher and print the session."""
     import msgspec
 
+    from firstchair.cli.desk_view import print_episode
     from firstchair.rollout.desk.environment import DeskEnvironment
     from firstchair.rollout.desk.tasks import make_tasks
     from firstchair.rollout.desk.teacher import Teacher
@@ -191,7 +189,7 @@ def show(
     if as_json:
         typer.echo(msgspec.json.encode(episode.session).decode())
     else:
-        _print_episode(episode, task.rows)
+        print_episode(episode, task.rows)
     _fail_on_errors([episode])
 
 
@@ -301,57 +299,3 @@ def _fail_on_errors(episodes: Sequence[Episode]) -> None:
     if errors:
         reasons = "; ".join(sorted(set(errors))[:3])
         raise RunFailed(f"{len(errors)} of {len(episodes)} episodes failed and were left out: {reasons}")
-
-
-def _first_words(task: DeskTask, width: int = 60) -> str:
-    text = task.turns[0].user
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns, title=title)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
-
-
-def _print_completion(made: Sequence[DeskTask], episodes: Sequence[Episode], where: str, *, as_json: bool) -> None:
-    import msgspec
-
-    from firstchair.evals.completion import completion
-
-    found = completion(episodes, {task.task_id: task.rows for task in made})
-    if as_json:
-        typer.echo(msgspec.json.encode({**msgspec.structs.asdict(found), "where": where}).decode())
-        return
-    rows = [["all", *_cells(found.completed)]]
-    rows += [[row, *_cells(share)] for row, share in found.by_row.items()]
-    title = f"completed tasks; malformed actions {_cells(found.malformed)[0]}"
-    _print_table(("policy row", "completed", "95% interval", "episodes"), rows, title=title)
-    ends = ", ".join(f"{end} {count}" for end, count in sorted(found.ends.items()))
-    typer.echo(f"ended by: {ends}" + (f"\nsessions: {where}" if where else ""))
-
-
-def _cells(share: Rate) -> list[str]:
-    if share.value is None or share.low is None or share.high is None:
-        return ["-", "-", "0"]
-    return [f"{share.value:.1%}", f"{share.low:.1%} to {share.high:.1%}", f"{share.n:,}"]
-
-
-def _print_episode(episode: Episode, rows: Sequence[str]) -> None:
-    typer.echo(f"{episode.session.session_id}  rows: {', '.join(rows)}")
-    for message in episode.session.messages:
-        if message.thinking:
-            typer.echo(f"{message.role} thinks: {message.thinking}")
-        if message.text or not message.tool_calls:
-            typer.echo(f"{message.role}{' (error)' if message.is_error else ''}: {message.text}")
-        for call in message.tool_calls:
-            typer.echo(f"{message.role} calls: {call.name} {call.arguments}")
-    if episode.outcome is not None:
-        failed = [check.name for check in episode.outcome.checks if not check.ok]
-        broken = ", ".join(episode.outcome.violations) or "none"
-        typer.echo(f"completed: {episode.completed}; failed checks: {failed or 'none'}; policy rows broken: {broken}")

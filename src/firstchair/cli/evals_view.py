@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from firstchair.evals.compare import Comparison, Flips
+from firstchair.cli.tables import Column, number, print_json, print_list, table
+from firstchair.evals.compare import Change, Comparison, Flips
 from firstchair.evals.judge import read_judged
 from firstchair.evals.labels import labels_of
 from firstchair.evals.metrics import METRICS, excluded, measure, verdict_counts
@@ -21,11 +18,6 @@ from firstchair.evals.report import interval, percent, points
 from firstchair.evals.run_record import Run
 from firstchair.evals.stats import Rate
 from firstchair.evals.true_level import TrueLevel, true_level
-
-
-def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def truth_of(run: Run) -> TrueLevel:
@@ -52,15 +44,15 @@ def print_run(run: Run, *, as_json: bool) -> None:
         )
         return
     record = run.record
-    table = _table(f"{record.candidate.model} on {record.golden.name}", "metric", "rate", "95%", "n")
+    made = table("metric", "#rate", "#95%", "#n", title=f"{record.candidate.model} on {record.golden.name}")
     for metric in METRICS:
         rate = rates[metric.name]
-        table.add_row(metric.title, percent(rate.value), interval(rate), f"{rate.n:,}")
+        made.add_row(metric.title, percent(rate.value), interval(rate), f"{rate.n:,}")
         if metric.name == "lenient_pass":
             shown = truth.rate
-            table.add_row("Pass, true", percent(shown.value) if shown else "–", interval(shown) if shown else "", "")
+            made.add_row("Pass, true", percent(shown.value) if shown else "–", interval(shown) if shown else "", "")
     console = Console()
-    console.print(table)
+    console.print(made)
     console.print(f"True level: {truth.why}.", highlight=False)
     for part in excluded(run.rows):
         console.print(f"left out: {part.count} ({part.reason}): {', '.join(part.dp_ids[:5])}", highlight=False)
@@ -71,13 +63,6 @@ def _plain(rates: Mapping[str, Rate]) -> dict[str, Any]:
     return {name: msgspec.to_builtins(rate) for name, rate in rates.items()}
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
-
-
 def print_comparison(found: Comparison, *, as_json: bool) -> None:
     """Before, after and the paired difference of every metric and route, and the flips."""
     if as_json:
@@ -85,34 +70,28 @@ def print_comparison(found: Comparison, *, as_json: bool) -> None:
         return
     console = Console()
     titles = {metric.name: metric.title for metric in METRICS}
-    table = _table(f"{found.before} → {found.after}", "metric", "before", "after", "difference", "95%")
-    for name, change in found.metrics.items():
-        table.add_row(
-            titles[name],
-            percent(change.before.value),
-            percent(change.after.value),
-            points(change.difference.value),
-            interval(change.difference),
-        )
-    console.print(table)
-    tools = _table("Pass (lenient) by gold's route", "route", "n", "before", "after", "difference", "95%")
-    for tool in found.tools:
-        change = tool.lenient
-        name = f"{tool.tool} ({tool.kind})" if tool.kind else tool.tool
-        tools.add_row(
-            name,
-            f"{tool.support:,}",
-            percent(change.before.value),
-            percent(change.after.value),
-            points(change.difference.value),
-            interval(change.difference),
-        )
-    console.print(tools)
+    numbers = [number(name) for name in ("before", "after", "difference", "95%")]
+    rows = [[titles[name], *_change(change)] for name, change in found.metrics.items()]
+    print_list([Column("metric"), *numbers], rows, title=f"{found.before} → {found.after}")
+    routes = [
+        [f"{tool.tool} ({tool.kind})" if tool.kind else tool.tool, f"{tool.support:,}", *_change(tool.lenient)]
+        for tool in found.tools
+    ]
+    print_list([Column("route", "end"), number("n"), *numbers], routes, title="Pass (lenient) by gold's route")
     console.print(f"{found.paired:,} decisions paired, {found.left_out:,} left out", highlight=False)
     for name in found.serving_differs:
         console.print(f"served differently: {name}", style="yellow", highlight=False)
     _print_flips(console, "strict", found.strict)
     _print_flips(console, "lenient", found.lenient)
+
+
+def _change(change: Change) -> list[str]:
+    return [
+        percent(change.before.value),
+        percent(change.after.value),
+        points(change.difference.value),
+        interval(change.difference),
+    ]
 
 
 def _print_flips(console: Console, level: str, flips: Flips) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from firstchair.chat.messages import Message
+from firstchair.cli.tables import print_json, table
 from firstchair.data.corrections import brief
 from firstchair.data.decisions import DecisionPoint
 from firstchair.data.exports import decision_row
@@ -45,12 +42,14 @@ def print_summary(golden: GoldenSet, *, as_json: bool) -> None:
         "from": ", ".join(f"{name} {count:,}" for name, count in manifest.counts.per_provenance.items()),
         "corrections": _correction_words(golden),
         "alternatives": str(len(manifest.alternatives) or "none"),
-        "near-duplicates": _dedup_words(manifest.dedup),
+        "duplicates": _dedup_words(manifest.dedup),
         "leakage": _leakage_words(manifest.leakage),
     }
-    console.print(_table(("", ""), [list(pair) for pair in facts.items()], header=False))
-    rows = [[name, f"{count:,}", golden.kinds.get(name, "")] for name, count in manifest.counts.per_tool.items()]
-    console.print(_table(("gold action", "decisions", "kind"), rows))
+    _print_pairs(console, facts.items())
+    actions = table("gold action", "#decisions", "kind")
+    for name, count in manifest.counts.per_tool.items():
+        actions.add_row(Text(name), f"{count:,}", golden.kinds.get(name, ""))
+    console.print(actions)
     if manifest.status == "draft":
         console.print(Text("A draft: correct it (golden correct), then freeze it (golden freeze)."))
 
@@ -94,11 +93,12 @@ def print_checks(golden: GoldenSet, checks: Sequence[Checked], *, as_json: bool)
             }
         )
         return
-    rows = [["checksums", "ok"]]
+    made = table("check", "outcome", title=f"{golden.name} {golden.set_sha256[:12]}")
+    made.add_row("checksums", "ok")
     for check in checks:
         shown = [*check.problems[:5], *([f"… and {len(check.problems) - 5} more"] if len(check.problems) > 5 else [])]
-        rows.append([check.name, "\n".join(shown) or "ok"])
-    Console().print(_table(("check", "outcome"), rows, title=f"{golden.name} {golden.set_sha256[:12]}"))
+        made.add_row(check.name, Text("\n".join(shown) or "ok"))
+    Console().print(made)
 
 
 def print_session(golden: GoldenSet, session: Session, *, as_json: bool) -> None:
@@ -139,15 +139,15 @@ def print_decision(golden: GoldenSet, decision: DecisionPoint, *, as_json: bool)
         console.print(Text(f"… {start} messages before", style="dim"))
     for index in range(start, decision.context_end):
         _print_message(console, index, session.messages[index])
-    rows = [["decision", f"{decision.dp_id}  turn {decision.turn}, {' '.join(decision.tags) or 'no tags'}"]]
-    rows.append(["observed", brief(decision.observed, 400)])
-    rows.append(["gold", "none" if decision.gold is None else brief(decision.gold, 400)])
-    rows += [["known bad", brief(bad, 400)] for bad in decision.known_bad]
-    rows += [["also right", brief(option.action, 400) if option.action else str(option.matchers)]
+    rows = [("decision", f"{decision.dp_id}  turn {decision.turn}, {' '.join(decision.tags) or 'no tags'}")]
+    rows.append(("observed", brief(decision.observed, 400)))
+    rows.append(("gold", "none" if decision.gold is None else brief(decision.gold, 400)))
+    rows += [("known bad", brief(bad, 400)) for bad in decision.known_bad]
+    rows += [("also right", brief(option.action, 400) if option.action else str(option.matchers))
              for option in decision.accept]  # fmt: skip
-    rows += [["corrected", f"{row.dimension.value}, by {row.by}: {row.why} (message {row.evidence})"]
+    rows += [("corrected", f"{row.dimension.value}, by {row.by}: {row.why} (message {row.evidence})")
              for row in corrections]  # fmt: skip
-    console.print(_table(("", ""), rows, header=False))
+    _print_pairs(console, rows)
 
 
 def _print_message(console: Console, index: int, message: Message) -> None:
@@ -160,16 +160,9 @@ def _print_message(console: Console, index: int, message: Message) -> None:
     console.print(Text(f"{index:>4} {message.role}{mark}: {cut}", style=style))
 
 
-def print_json(value: Any) -> None:
-    """JSON for machines on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True, title: str = "") -> Table:
-    table = Table(box=box.SIMPLE_HEAD if header else box.SIMPLE, show_header=header, title=title or None)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
+def _print_pairs(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+    made = table("", "", header=False)
+    for name, value in rows:
         # Text, not markup: brackets in recorded text are not styles.
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+        made.add_row(name, Text(value))
+    console.print(made)

@@ -27,6 +27,7 @@ CreatedAt = Annotated[
     typer.Option("--created-at", help="ISO 8601 time to write down; now, unless given. Equal times, equal bytes."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Cut nothing, however long the lines become.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

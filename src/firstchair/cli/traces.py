@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from firstchair.cli.session_options import AsJson, Force, Labels, Limit, SourceKind, UsedTool, parse_pairs
+from firstchair.cli.session_options import AsJson, Force, Labels, Limit, SourceKind, UsedTool, Wide, parse_pairs
 
 if TYPE_CHECKING:
     from firstchair.traces.session import Session
@@ -108,6 +108,7 @@ def list_sessions(
     since: Since = "",
     until: Until = "",
     limit: Limit = 50,
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, in order of arrival."""
@@ -116,7 +117,7 @@ def list_sessions(
 
     filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, since, until)
     with TraceStore.open(store, must_exist=True) as opened:
-        print_listing(opened.listing(limit=limit, **filters), opened.count(**filters), as_json=as_json)
+        print_listing(opened.listing(limit=limit, **filters), opened.count(**filters), wide=wide, as_json=as_json)
 
 
 @app.command()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import typer
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool, ToolCall
+from firstchair.cli.tables import Column, number, one_line, print_json, print_list, table
 from firstchair.core.jsontext import loads
 from firstchair.traces.filters import Filters
 from firstchair.traces.importing import ImportReport
@@ -46,26 +46,6 @@ def make_filters(
     return filters
 
 
-def print_json(value: Any) -> None:
-    """JSON for machines: one document, non-ASCII kept."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
-
-
-def table(*columns: str, title: str = "") -> Table:
-    """An empty table in our look; columns that begin with ``#`` hold numbers."""
-    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for name in columns:
-        number = name.startswith("#")
-        # Numbers and ids are read whole or not at all; other text may wrap.
-        made.add_column(
-            name.removeprefix("#"),
-            justify="right" if number else "left",
-            no_wrap=number or name == "session",
-            overflow="fold",
-        )
-    return made
-
-
 def print_imports(reports: list[ImportReport], url: str, *, as_json: bool) -> None:
     """What became of each file."""
     if as_json:
@@ -83,26 +63,63 @@ def print_imports(reports: list[ImportReport], url: str, *, as_json: bool) -> No
     console.print(Text(f"store: {url}"))
 
 
-def print_listing(rows: Iterable[SessionRow], total: int, *, as_json: bool) -> None:
-    """One line a session."""
+def print_listing(rows: Iterable[SessionRow], total: int, *, wide: bool, as_json: bool) -> None:
+    """One line a session. What all of them share stands below the list, unless it is ``wide``."""
     if as_json:
         print_json([{**row._asdict(), "labels": loads(row.labels)} for row in rows])
         return
-    console = Console()
-    made = table("session", "source", "recorded", "#turns", "#messages", "#calls", "#errors", "labels")
-    shown = 0
-    for row in rows:
-        shown += 1
-        labels = " ".join(f"{name}={value}" for name, value in loads(row.labels).items())
-        counts = (row.num_turns, row.num_messages, row.num_tool_calls, row.num_tool_errors)
-        made.add_row(
-            Text(row.session_id), row.source, row.created_at[:19], *(f"{count:,}" for count in counts), Text(labels)
-        )
-    console.print(made)
-    if shown < total:
-        console.print(Text(f"{shown:,} of {total:,} sessions; --limit shows more, --label, --tool … choose"))
-    else:
-        console.print(Text(f"{total:,} sessions"))
+    listed = list(rows)
+    labels = [{name: str(value) for name, value in loads(row.labels).items()} for row in listed]
+    shared = {} if wide else _shared(labels)
+    one_source = not wide and len({row.source for row in listed}) == 1
+    if listed:
+        parts = _columns(listed, _own_labels(labels, shared), source=not one_source, wide=wide)
+        columns, cells = zip(*parts, strict=True)
+        print_list(columns, list(zip(*cells, strict=True)), wide=wide)
+    same = [f"source {listed[0].source}"] if one_source else []
+    same += [one_line(f"{name}={value}") for name, value in shared.items()]
+    if same:
+        typer.echo(f"{'all have' if len(listed) > 1 else 'it has'} {' '.join(same)}")
+    hints = ["--limit shows more"] if len(listed) < total else []
+    hints += ["--wide cuts nothing"] if listed and not wide else []
+    shown = f"{len(listed):,} of {total:,} sessions" if len(listed) < total else f"{total:,} sessions"
+    typer.echo("; ".join([shown, *hints]))
+
+
+def _columns(
+    rows: Sequence[SessionRow], labels: list[str], *, source: bool, wide: bool
+) -> list[tuple[Column, list[str]]]:
+    parts = [(Column("session", "middle", least=24), [row.session_id for row in rows])]
+    if source:
+        parts.append((Column("source"), [row.source for row in rows]))
+    parts.append((Column("recorded"), [row.created_at[: 19 if wide else 10] for row in rows]))
+    parts.append((number("turns"), [f"{row.num_turns:,}" for row in rows]))
+    if wide:
+        parts.append((number("messages"), [f"{row.num_messages:,}" for row in rows]))
+    parts.append((number("calls"), [f"{row.num_tool_calls:,}" for row in rows]))
+    parts.append((number("errors"), [f"{row.num_tool_errors:,}" for row in rows]))
+    if any(labels):
+        parts.append((Column("labels", "end"), labels))
+    return parts
+
+
+def _shared(labels: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Labels that are the same on every session."""
+    first = labels[0] if labels else {}
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in labels)}
+
+
+def _own_labels(labels: Sequence[Mapping[str, str]], shared: Mapping[str, str]) -> list[str]:
+    """Every session's other labels in words.
+
+    Those with few different values come first: they tell groups apart, and the end is what gets cut.
+    """
+    values: dict[str, set[str]] = {}
+    for own in labels:
+        for name, value in own.items():
+            values.setdefault(name, set()).add(value)
+    order = sorted(values.keys() - shared.keys(), key=lambda name: (len(values[name]), name))
+    return [" ".join(f"{name}={own[name]}" for name in order if name in own) for own in labels]
 
 
 def print_stats(stats: StoreStats, url: str, *, as_json: bool) -> None:
@@ -111,8 +128,7 @@ def print_stats(stats: StoreStats, url: str, *, as_json: bool) -> None:
         print_json({"store": url, **msgspec.to_builtins(stats)})
         return
     console = Console()
-    facts = table("", "#")
-    facts.show_header = False
+    facts = table("", "#", header=False)
     for name in ("sessions", "turns", "messages", "tool_calls", "tool_errors", "model_calls", "model_errors"):
         facts.add_row(name.replace("_", " "), f"{getattr(stats, name):,}")
     for name in ("input", "output", "cache_read", "cache_write"):
@@ -151,8 +167,7 @@ def print_session(session: Session, tools: tuple[Tool, ...], origin: str, *, ful
 
 
 def _head(session: Session, tools: tuple[Tool, ...], origin: str) -> Table:
-    facts = table("", "")
-    facts.show_header = False
+    facts = table("", "", header=False)
     rows = {
         "session": session.session_id,
         "source": session.source,
