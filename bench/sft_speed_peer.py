@@ -27,16 +27,18 @@ class Clock(TrainerCallback):
 
     def __init__(self) -> None:
         self.started, self.seconds, self.tokens, self.step = 0.0, 0.0, 0, 0
+        self.cpu_started, self.cpu_seconds = 0.0, 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
         self.step = state.global_step
-        self.started = time.perf_counter()
+        self.started, self.cpu_started = time.perf_counter(), time.process_time()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop it."""
         if self.step >= WARM_UP:
             self.seconds += time.perf_counter() - self.started
+            self.cpu_seconds += time.process_time() - self.cpu_started
 
 
 class Counting(SFTTrainer):
@@ -68,7 +70,6 @@ def main() -> None:
             max_length=1024,
             packing=packing == "wrapped",
             packing_strategy="wrapped",
-            assistant_only_loss=True,
             gradient_checkpointing=False,
             learning_rate=1e-4,
             lr_scheduler_type="constant",
@@ -91,12 +92,13 @@ def main() -> None:
             callbacks=[clock],
         )
         trainer.clock = clock
-        first = trainer.data_collator([data[index] for index in range(int(batch))])
+        prepared = trainer.train_dataset
+        first = trainer.data_collator([prepared[index] for index in range(min(int(batch), len(prepared)))])
         with torch.no_grad():
             loss = float(SFTTrainer.compute_loss(trainer, trainer.model, dict(first)))
         trainer.train()
-    speed = clock.tokens / clock.seconds
-    print(json.dumps({"tokens_per_second": speed, "loss": loss, "version": trl.__version__}))
+    speeds = {"wall": clock.tokens / clock.seconds, "cpu": clock.tokens / clock.cpu_seconds}
+    print(json.dumps({**speeds, "loss": loss, "version": trl.__version__}))
 
 
 if __name__ == "__main__":

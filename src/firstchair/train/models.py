@@ -17,6 +17,7 @@ from firstchair.core.atomic import atomic_dir
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.train import attention
 from firstchair.train.config import FullMethod, LoraMethod
+from firstchair.train.norms import speed_up_norms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -63,7 +64,9 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ConfigError(f"{directory}: the model cannot be loaded: {error}") from None
-    return model.to(device).train()
+    model = model.to(device).train()
+    speed_up_norms(model)
+    return model
 
 
 @contextmanager
