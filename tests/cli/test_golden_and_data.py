@@ -172,6 +172,24 @@ def test_a_correction_that_does_not_fit_leaves_the_draft_as_it_was(run, store, c
     assert "corrections.jsonl:2: dimension: found 'memmory'" in err
 
 
+def test_one_file_of_corrections_serves_the_draft_and_the_training_data(run, store, corrections, tmp_path):
+    foreign = json.loads(corrections.read_text()) | {"dp_id": "trip-7:3"}
+    corrections.write_text(corrections.read_text() + json.dumps(foreign) + "\n")
+    draft = tmp_path / "draft"
+    build = ("golden", "build", store, "--out", draft, "--label", "task_id=2")
+    run(*build)
+    code, _, err = run("golden", "correct", draft, corrections)
+    assert code == 2
+    assert "--ignore-other-sessions" in err
+    code, out, _ = run("golden", "correct", draft, corrections, "--ignore-other-sessions")
+    assert code == 0
+    assert "Passed over: 1 corrections of 1 sessions outside the draft." in out
+    code, out, _ = run(*build, "--force", "--corrections", corrections, "--ignore-other-sessions", "--json")
+    assert (code, json.loads(out)["passed_over"]) == (0, ["trip-7:3"])
+    out = tmp_path / "sft.jsonl"
+    assert run("data", "sft", store, "--label", "task_id=2", "--corrections", corrections, "--out", out)[0] == 0
+
+
 def test_training_records_leave_the_mistakes_out_of_the_loss(run, export, corrections, tmp_path):
     out = tmp_path / "sft.jsonl"
     code, text, _ = run(

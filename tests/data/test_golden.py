@@ -222,6 +222,21 @@ def test_a_row_that_is_no_correction_is_refused_with_its_field(changes, reason):
         correction(**changes)
 
 
+def test_corrections_of_other_sessions_are_refused_or_passed_over_as_told(tmp_path):
+    path = draft(tmp_path, [trip_session(1, mistake=True)])
+    other = correction(dp_id="trip-9:3")
+    with pytest.raises(DataError, match=r"'trip-9', which is not in the draft.*--ignore-other-sessions"):
+        correct(path, [correction(), other])
+    passed_over = []
+    after = correct(path, [other, correction()], passed_over=passed_over)
+    assert passed_over == [other]
+    assert after.manifest.corrections == (correction(),)
+    with pytest.raises(DataError, match=r"1 of 1 corrections; check that file and draft belong together"):
+        correct(path, [other], passed_over=[])
+    with pytest.raises(DataError, match="trip-1:99"):
+        correct(path, [correction(dp_id="trip-1:99")], passed_over=[])
+
+
 def test_a_second_correction_of_a_decision_starts_from_the_first(tmp_path):
     path = draft(tmp_path, [trip_session(1, mistake=True)])
     first = correction()

@@ -22,6 +22,7 @@ from firstchair.cli.session_options import (
 )
 
 if TYPE_CHECKING:
+    from firstchair.data.corrections import Correction
     from firstchair.data.golden import TrainingData
 
 app = typer.Typer(
@@ -31,6 +32,12 @@ app = typer.Typer(
     "build a draft, correct it with reviewed corrections, freeze it under a verified catalog.",
 )
 
+IgnoreOthers = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-other-sessions", help="Pass over corrections of sessions that are not in the draft, and count them."
+    ),
+]
 Directory = Annotated[Path, typer.Argument(metavar="SET", help="Directory of a golden set.")]
 
 
@@ -58,6 +65,7 @@ def build(
         bool, typer.Option("--drop-invalid", help="Leave out sessions with a call that its tool would refuse.")
     ] = False,
     corrections: Annotated[Path | None, typer.Option(help="Corrections to apply at once (JSONL).")] = None,
+    ignore_other_sessions: IgnoreOthers = False,
     created_at: CreatedAt = "",
     force: Force = False,
     as_json: AsJson = False,
@@ -83,9 +91,10 @@ def build(
     )
     with open_source(source, selection) as opened:
         golden = build_draft(opened.sessions(), opened.tools, out, options, force=force)
+    others: list[Correction] | None = [] if ignore_other_sessions else None
     if rows:
-        golden = correct(out, rows)
-    print_summary(golden, as_json=as_json)
+        golden = correct(out, rows, passed_over=others)
+    print_summary(golden, passed_over=others, as_json=as_json)
 
 
 @app.command("correct")
@@ -94,6 +103,7 @@ def correct_command(
     corrections: Annotated[
         Path, typer.Argument(help="JSONL of {dp_id, dimension, before, after, evidence, by, why}.")
     ],
+    ignore_other_sessions: IgnoreOthers = False,
     as_json: AsJson = False,
 ) -> None:
     """Apply reviewed corrections to a draft. Any that does not fit refuses them all."""
@@ -101,7 +111,9 @@ def correct_command(
     from firstchair.data.corrections import read_corrections
     from firstchair.data.golden import correct
 
-    print_summary(correct(draft, read_corrections(corrections)), as_json=as_json)
+    others: list[Correction] | None = [] if ignore_other_sessions else None
+    golden = correct(draft, read_corrections(corrections), passed_over=others)
+    print_summary(golden, passed_over=others, as_json=as_json)
 
 
 @app.command("accept")

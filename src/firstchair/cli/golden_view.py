@@ -12,7 +12,7 @@ from rich.text import Text
 
 from firstchair.chat.messages import Message
 from firstchair.cli.tables import print_json, table
-from firstchair.data.corrections import brief
+from firstchair.data.corrections import Correction, brief
 from firstchair.data.decisions import DecisionPoint
 from firstchair.data.exports import decision_row
 from firstchair.data.golden import Checked, GoldenSet
@@ -20,12 +20,12 @@ from firstchair.data.golden.record import to_row
 from firstchair.traces.session import Session
 
 
-def print_summary(golden: GoldenSet, *, as_json: bool) -> None:
-    """What the set is and holds."""
+def print_summary(golden: GoldenSet, *, passed_over: Sequence[Correction] | None = None, as_json: bool) -> None:
+    """What the set is and holds. ``passed_over``: corrections of other sessions that were not applied to it."""
     manifest = golden.manifest
     if as_json:
-        body = msgspec.to_builtins(manifest)
-        print_json({**body, "path": str(golden.path), "session_ids": list(golden.sessions)})
+        body = {**msgspec.to_builtins(manifest), "path": str(golden.path), "session_ids": list(golden.sessions)}
+        print_json(body if passed_over is None else {**body, "passed_over": [row.dp_id for row in passed_over]})
         return
     console = Console()
     facts = {
@@ -50,6 +50,11 @@ def print_summary(golden: GoldenSet, *, as_json: bool) -> None:
     for name, count in manifest.counts.per_tool.items():
         actions.add_row(Text(name), f"{count:,}", golden.kinds.get(name, ""))
     console.print(actions)
+    if passed_over is not None:
+        sessions = len({row.session_id for row in passed_over})
+        console.print(
+            Text(f"Passed over: {len(passed_over):,} corrections of {sessions:,} sessions outside the draft.")
+        )
     if manifest.status == "draft":
         console.print(Text("A draft: correct it (golden correct), then freeze it (golden freeze)."))
 

@@ -106,6 +106,11 @@ class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Who reviewed it."""
     why: str
 
+    @property
+    def session_id(self) -> str:
+        """The session whose decision this is."""
+        return self.dp_id.rpartition(":")[0]
+
 
 def same_action(left: Action, right: Action) -> bool:
     """Whether two actions do the same: equal calls in order (ids aside), or, for final replies, equal text."""

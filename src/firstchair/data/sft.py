@@ -114,7 +114,7 @@ def sft_records(
     """
     by_session: dict[str, list[Correction]] = defaultdict(list)
     for correction in corrections:
-        by_session[correction.dp_id.rpartition(":")[0]].append(correction)
+        by_session[correction.session_id].append(correction)
     for session in sessions:
         own = apply_corrections(decision_points(session), by_session.get(session.session_id, ()))
         offered = tools(session.catalog_id)

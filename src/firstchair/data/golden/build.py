@@ -83,14 +83,30 @@ def build(
     return write_set(GoldenSet(manifest, kept_sessions, tuple(decisions), ordered), out, force=force)
 
 
-def correct(draft: Path, corrections: Sequence[Correction]) -> GoldenSet:
+def correct(
+    draft: Path, corrections: Sequence[Correction], *, passed_over: list[Correction] | None = None
+) -> GoldenSet:
     """Apply reviewed corrections to a draft, in place and all or none, and record them in its manifest.
 
-    Raises ``DataError`` with field and dp_id when one does not fit; the draft is then unchanged.
+    Corrections of sessions that the draft does not hold are refused, unless ``passed_over`` is given: they then go
+    there. Raises ``DataError`` with field and dp_id when one does not fit, and when all are of other sessions; the
+    draft is then unchanged.
     """
     golden = _load_draft(draft)
-    decisions = apply_corrections(golden.decisions, corrections)
-    manifest = msgspec.structs.replace(golden.manifest, corrections=(*golden.manifest.corrections, *corrections))
+    own = [row for row in corrections if row.session_id in golden.sessions]
+    others = [row for row in corrections if row.session_id not in golden.sessions]
+    if others and (passed_over is None or not own):
+        fix = "leave it out, or pass --ignore-other-sessions" if own else "check that file and draft belong together"
+        raise DataError(
+            f"{others[0].dp_id!r} is of session {others[0].session_id!r}, which is not in the draft, as are "
+            f"{len(others):,} of {len(corrections):,} corrections; {fix}",
+            path=str(draft),
+            field="dp_id",
+        )
+    if passed_over is not None:
+        passed_over += others
+    decisions = apply_corrections(golden.decisions, own)
+    manifest = msgspec.structs.replace(golden.manifest, corrections=(*golden.manifest.corrections, *own))
     return write_set(GoldenSet(manifest, golden.sessions, decisions, golden.catalogs), draft, force=True)
 
 
