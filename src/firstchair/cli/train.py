@@ -58,7 +58,9 @@ def sft(
     try:
         result = train_sft(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
     except KeyboardInterrupt:
-        typer.secho(f"interrupted; continue {loaded.out} with --resume", err=True, fg="yellow")
+        begun = (loaded.out / "run.json").is_file()
+        advice = f"continue {loaded.out} with --resume" if begun else "nothing was written"
+        typer.secho(f"interrupted; {advice}", err=True, fg="yellow")
         raise typer.Exit(130) from None
     if os.environ.get("RANK", "0") == "0":
         print_result(result, as_json=as_json)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError
-from firstchair.core.progress import progress
+from firstchair.core.progress import Progress, Silent, progress
 from firstchair.engines.weights import weights_revision
 from firstchair.train.checkpoints import prune
 from firstchair.train.config import SftRecipe
@@ -82,10 +83,16 @@ def train_sft(
     if resume and force:
         raise ConfigError("--resume continues a run and --force replaces it; give one of them")
     world = join_world()
+    bars = progress if world.is_main else _no_bar
     try:
-        return _train(recipe, world, resume=resume, force=force, progress=progress, say=say)
+        return _train(recipe, world, resume=resume, force=force, progress=bars, say=say)
     finally:
         leave_world(world)
+
+
+def _no_bar(title: str, total: int, *, unit: str = "it") -> AbstractContextManager[Progress]:
+    """One bar for all processes is enough."""
+    return nullcontext(Silent())
 
 
 def _train(
