@@ -7,12 +7,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from firstchair.catalog.catalog import load_catalog
 from firstchair.cli.desk import app
-from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.errors import ConfigError, DataError, RunFailed
+from firstchair.data.corrections import read_corrections
+from firstchair.data.decisions import decision_points
 from firstchair.rollout.actor_app import build_app
+from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.server import running_app
 from firstchair.rollout.desk.teacher import Teacher
-from firstchair.traces.session_file import read_catalogs, read_sessions
+from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.session import catalog_id_of
+from firstchair.traces.session_file import read_catalogs, read_sessions, write_sessions
 from firstchair.traces.store import TraceStore
 
 
@@ -121,3 +127,43 @@ def test_a_command_line_that_does_not_fit_together_is_refused_before_anything_ru
 )
 def test_a_value_out_of_range_is_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+def test_the_catalog_is_written_whole_and_verified(tmp_path: Path) -> None:
+    out = tmp_path / "desk.yaml"
+    assert run("catalog", "--out", str(out)).exit_code == 0
+    assert load_catalog(out) == desk_catalog()
+    assert desk_catalog().verified
+    assert out.read_text(encoding="utf-8") == run("catalog").stdout
+    with pytest.raises(ConfigError, match="--force"):
+        raise_from(run("catalog", "--out", str(out)))
+    assert run("catalog", "--out", str(out), "--force").exit_code == 0
+
+
+def test_a_review_writes_the_corrections_of_what_was_recorded(tmp_path: Path) -> None:
+    store, out = tmp_path / "traces.db", tmp_path / "corrections.jsonl"
+    run("record", "--n", "6", "--store", str(store), "--mistake-rate", "0.3")
+    (found,) = lines(run("review", str(store), "--out", str(out), "--json"))
+    rows = read_corrections(out)
+    assert found["sessions"] == 6
+    assert sum(found["corrections"].values()) == len(rows) > 0
+    assert "confirmed" not in found["corrections"]
+    words = run("review", str(store), "--out", str(out), "--confirm", "--force").stdout
+    assert f"{len(read_corrections(out))} corrections of 6 sessions (confirmed " in words
+    with TraceStore.open(store) as opened:
+        decided = sum(len(decision_points(session)) for session in opened.sessions())
+    assert len(read_corrections(out)) == decided
+    with pytest.raises(ConfigError, match="--force"):
+        raise_from(run("review", str(store), "--out", str(out)))
+
+
+def test_sessions_of_another_platform_are_not_reviewed(tmp_path: Path) -> None:
+    write_sessions(tmp_path / "trips", [trip_session(1)], {catalog_id_of(trip_tools()): trip_tools()})
+    with pytest.raises(DataError, match="'trip-1' is not the desk's"):
+        raise_from(run("review", str(tmp_path / "trips"), "--out", str(tmp_path / "x.jsonl")))
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def raise_from(result: Result) -> None:
+    assert result.exception is not None
+    raise result.exception

@@ -7,6 +7,7 @@ import yaml
 from firstchair.chat.messages import assistant_message, text_message
 from firstchair.cli.main import main
 from firstchair.data.sft import SftRecord, write_sft
+from firstchair.train.base_model import base_model_dir
 
 
 @pytest.fixture
@@ -130,3 +131,18 @@ def test_a_missing_corpus_for_a_tiny_model_is_named(run, tmp_path):
     code, _, err = run("train", "tiny", "--set", f"out={tmp_path / 't'}", "--set", "corpus=[none.jsonl]")
     assert code == 2
     assert "none.jsonl: no such file" in err
+
+
+def test_the_shipped_base_model_is_copied_once(run, tmp_path):
+    out = tmp_path / "base"
+    code, printed, _ = run("train", "base", "--out", out, "--json")
+    assert code == 0
+    shipped = {file.name: file.read_bytes() for file in base_model_dir().iterdir()}
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == shipped
+    assert json.loads(printed) == {"model": str(out), "bytes": sum(map(len, shipped.values()))}
+    (out / "mine.txt").write_text("keep")
+    code, _, err = run("train", "base", "--out", out)
+    assert (code, "--force" in err) == (2, True)
+    assert (out / "mine.txt").exists()
+    assert run("train", "base", "--out", out, "--force")[0] == 0
+    assert not (out / "mine.txt").exists()

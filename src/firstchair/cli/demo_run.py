@@ -51,7 +51,7 @@ from firstchair.rollout.episodes import Episode, run_episodes
 from firstchair.rollout.recording import record_sessions
 from firstchair.traces.session import Session
 from firstchair.traces.store import TraceStore
-from firstchair.train.base_model import base_model_dir
+from firstchair.train.base_model import copy_base_model
 
 TRAIN, GOLDEN, DEV, EPISODES = range(4)
 """Each stage draws its tasks from a seed of its own, so that no task is in two of them."""
@@ -124,7 +124,7 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     with clock.stage("corpus", "Sessions become training records; mistakes are out of the loss"):
         counts = make_corpus(recorded, catalog, out)
     tasks = tasks_for(options, EPISODES, options.episodes)
-    base = shutil.copytree(base_model_dir(), out / "base")
+    base = copy_base_model(out / "base")
     with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
         before = asyncio.run(score_model(base, golden, tasks, out / "baseline", options.seed))
     with clock.stage("train", f"The base model learns from {counts:,} sessions"):
@@ -251,7 +251,7 @@ def train(options: DemoOptions, base: Path, out: Path) -> Path:
         model=base,
         out=out / "train",
         data=SftData(train=out / "train.jsonl", dev=out / "dev.jsonl", max_tokens=2048),
-        batch=Batch(sessions=8),
+        batch=Batch(sessions=4),
         optimizer=Muon(lr=2e-3, adamw_lr=2e-3),
         schedule=Schedule(kind="linear", warmup_ratio=0.05, floor=0.02),
         epochs=options.epochs,

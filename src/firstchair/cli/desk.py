@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from firstchair.cli.session_options import AsJson, Force, Wide
+from firstchair.cli.session_options import AsJson, Force, Labels, Split, Wide, parse_pairs, split_ids
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.progress import progress
 
@@ -191,6 +191,49 @@ def show(
     else:
         print_episode(episode, task.rows)
     _fail_on_errors([episode])
+
+
+@app.command("catalog")
+def catalog_command(
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output unless given.")] = None,
+    force: Force = False,
+) -> None:
+    """Write the desk's verified catalog (tools, matchers, skills, routing policy) as YAML."""
+    from firstchair.catalog.catalog import catalog_yaml
+    from firstchair.core.atomic import write_text
+    from firstchair.rollout.desk.definitions import desk_catalog
+
+    text = catalog_yaml(desk_catalog())
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_text(out, text, force=force)
+    typer.echo(f"{out}: {len(desk_catalog().tools)} tools, verified")
+
+
+@app.command("review")
+def review_command(
+    source: Annotated[str, typer.Argument(help="Trace store (path or URL), export directory, or golden draft.")],
+    out: Annotated[Path, typer.Option(help="Corrections file (JSONL) to write.")],
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="List the right decisions too, as confirmed, so that all are verified.")
+    ] = False,
+    labels: Labels = None,
+    split: Split = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Review recorded desk sessions against the routing policy and write the corrections they need."""
+    from firstchair.cli.desk_view import print_review
+    from firstchair.core.jsonl import write_jsonl
+    from firstchair.data.sources import Selection, open_source
+    from firstchair.rollout.desk.review import ReviewCounts, reviewed
+
+    counts = ReviewCounts()
+    selection = Selection(parse_pairs(labels, "--label"), ids=split_ids(split), ids_from=str(split or ""))
+    with open_source(source, selection) as opened:
+        write_jsonl(out, reviewed(opened.sessions(), opened.tools, counts, confirm=confirm), force=force)
+    print_review(out, counts, as_json=as_json)
 
 
 # What the commands share

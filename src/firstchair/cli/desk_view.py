@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import typer
@@ -10,8 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from firstchair.cli.tables import Column, number, print_list, table
+from firstchair.core.jsontext import dumps
 from firstchair.evals.completion import completion
 from firstchair.evals.stats import Rate
+from firstchair.rollout.desk.review import ReviewCounts
 from firstchair.rollout.desk.task import DeskTask
 from firstchair.rollout.episodes import Episode
 
@@ -34,6 +37,18 @@ def print_recorded(counts: Mapping[str, int], where: str) -> None:
     made.add_row(*(f"{count:,}" for count in counts.values()))
     Console().print(made)
     typer.echo(f"recorded to {where}")
+
+
+def print_review(out: Path, counts: ReviewCounts, *, as_json: bool) -> None:
+    """What a review found."""
+    found = dict(sorted(counts.dimensions.items(), key=lambda item: -item[1]))
+    if as_json:
+        typer.echo(dumps({"path": str(out), "sessions": counts.sessions, "corrections": found}))
+        return
+    words = ", ".join(f"{name} {count:,}" for name, count in found.items())
+    typer.echo(
+        f"{out}: {sum(found.values()):,} corrections of {counts.sessions:,} sessions" + f" ({words})" * bool(found)
+    )
 
 
 def print_completion(tasks: Sequence[DeskTask], episodes: Sequence[Episode], where: str, *, as_json: bool) -> None:

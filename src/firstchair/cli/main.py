@@ -27,14 +27,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "golden": ("firstchair.cli.golden", "Build, correct, freeze, verify and show golden sets."),
         "data": ("firstchair.cli.data", "SFT records, splits, near-duplicate and leakage audits."),
-        "train": ("firstchair.cli.train", "Train a model (sft) or make the tiny one (tiny)."),
+        "train": ("firstchair.cli.train", "Train a model (sft); copy the shipped base model (base)."),
         "eval": (
             "firstchair.cli.evals",
             "Replay a golden set against a candidate, compare runs, write reports.",
         ),
         "desk": (
             "firstchair.cli.desk",
-            "The embedded harness world: tasks, recordings, HTTP teacher, episodes.",
+            "The embedded harness world: tasks, recordings, HTTP teacher, episodes, reviews.",
         ),
         "parity": (
             "firstchair.cli.parity",

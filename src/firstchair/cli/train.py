@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    no_args_is_help=True, help="Fine-tune a model (sft), make a tiny one (tiny), merge an adapter (merge)."
+    no_args_is_help=True,
+    help="Fine-tune a model (sft), copy the shipped one (base), make a tiny one (tiny), merge an adapter (merge).",
 )
 
 Recipe = Annotated[Path | None, typer.Argument(help="YAML recipe; without one every field comes from --set.")]
@@ -82,6 +83,21 @@ def tiny(recipe: Recipe = None, overrides: Set = None, force: Force = False, as_
         "records": made.records,
     }
     print_facts("Tiny model", facts, as_json=as_json)
+
+
+@app.command()
+def base(
+    out: Annotated[Path, typer.Option(help="Directory of the copy.")],
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the tiny base model that ships with the package: it calls tools and knows no platform's rules."""
+    from firstchair.cli.train_view import print_facts
+    from firstchair.train.base_model import copy_base_model
+
+    copy_base_model(out, force=force)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    print_facts("Base model", {"model": str(out), "bytes": size}, as_json=as_json)
 
 
 @app.command()

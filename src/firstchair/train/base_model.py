@@ -5,9 +5,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+from firstchair.core.atomic import atomic_dir
 
 
 def base_model_dir() -> Path:
     """Directory of the shipped model: Qwen3 weights (bfloat16), tokenizer, chat template, recipe."""
     return Path(__file__).parent / "base"
+
+
+def copy_base_model(out: Path, *, force: bool = False) -> Path:
+    """Copy the shipped model to the directory ``out`` and return it.
+
+    Raises ``ConfigError`` when ``out`` exists without ``force``.
+    """
+    with atomic_dir(out, force=force) as temporary:
+        shutil.copytree(base_model_dir(), temporary, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    return out

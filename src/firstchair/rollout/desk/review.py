@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from firstchair.chat.actions import Action, action_of
-from firstchair.chat.messages import Message
+from firstchair.chat.messages import Message, Tool
+from firstchair.core.errors import DataError
 from firstchair.core.jsontext import canonical
+from firstchair.rollout.desk.definitions import desk_tools
 from firstchair.rollout.desk.plans import Reply
 from firstchair.rollout.desk.routing import Decision
 from firstchair.rollout.desk.teacher import action_for, oracle
@@ -108,6 +111,40 @@ def corrections_of(session: Session, *, confirm: bool = False) -> list[dict[str,
             }
         )
     return rows
+
+
+@dataclass
+class ReviewCounts:
+    """What a review of many sessions saw."""
+
+    sessions: int = 0
+    dimensions: Counter[str] = field(default_factory=Counter)
+    """Rows by dimension, ``confirmed`` among them."""
+
+
+def reviewed(
+    sessions: Iterable[Session],
+    tools: Callable[[str], tuple[Tool, ...]],
+    counts: ReviewCounts,
+    *,
+    confirm: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``corrections_of`` for many sessions, counted on the way. ``tools`` gives a catalog id's tools.
+
+    Raises ``DataError`` for a session that was not recorded in the desk: its policy says nothing about that one.
+    """
+    known = {tool.name for tool in desk_tools()}
+    for session in sessions:
+        offered = {tool.name for tool in tools(session.catalog_id)}
+        if offered != known:
+            odd = ", ".join(sorted(offered ^ known)[:3])
+            raise DataError(
+                f"session {session.session_id!r} is not the desk's: its tools differ ({odd}); choose with --label"
+            )
+        counts.sessions += 1
+        for row in corrections_of(session, confirm=confirm):
+            counts.dimensions[row["dimension"]] += 1
+            yield row
 
 
 def _spec(action: Action) -> dict[str, Any]:
