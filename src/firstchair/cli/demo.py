@@ -13,13 +13,11 @@ app = typer.Typer()
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for everything that the demo writes.")] = Path("demo-run"),
-    sessions: Annotated[int, typer.Option(min=8, help="Recorded sessions to train on.")] = 1500,
+    sessions: Annotated[int, typer.Option(min=8, help="Recorded sessions to train on.")] = 2400,
     golden: Annotated[int, typer.Option(min=4, help="Recorded sessions of the golden set.")] = 66,
     episodes: Annotated[int, typer.Option(min=1, help="Live episodes, before and after.")] = 60,
-    mistake_rate: Annotated[
-        float, typer.Option(min=0.0, max=0.5, help="How often the teacher errs.")
-    ] = 0.04,
-    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the training sessions.")] = 2.0,
+    mistake_rate: Annotated[float, typer.Option(min=0.0, max=0.5, help="How often the teacher errs.")] = 0.04,
+    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the training sessions.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the tasks, the recordings and the training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:

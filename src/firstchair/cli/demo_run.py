@@ -67,11 +67,11 @@ class DemoOptions:
     """How large the demo is."""
 
     out: Path
-    sessions: int = 1500
+    sessions: int = 2400
     golden: int = 66
     episodes: int = 60
     mistake_rate: float = 0.04
-    epochs: float = 2.0
+    epochs: float = 1.0
     seed: int = 0
 
 

@@ -118,7 +118,9 @@ class OpenAIEngine(HttpEngine):
         return body
 
     def _chat_body(self, request: Request, dropped: list[str]) -> dict[str, Any]:
-        body = self._sampling(request.sampling) | {"messages": messages_to_openai(request.messages, dropped=dropped)}
+        body = self._sampling(request.sampling) | {
+            "messages": messages_to_openai(request.messages, dropped=dropped, reasoning_key="both")
+        }
         if request.tools:
             # "No tools" has one form only: the key is absent.
             body["tools"] = tools_to_openai(request.tools, dropped=dropped)
