@@ -71,6 +71,11 @@ def test_play_with_the_teacher_gives_completion_with_its_interval(tmp_path: Path
     assert "0.0%" in table.stdout
 
 
+def test_how_arguments_are_written_is_said_for_a_model_that_is_loaded_here() -> None:
+    with pytest.raises(ConfigError, match="--arguments is for --model"):
+        raise_from(run("play", "--teacher", "--arguments", "respaced"))
+
+
 def test_play_calls_a_server_in_either_dialect() -> None:
     with running_app(build_app(Teacher(), "t"), model="t") as server:
         for dialect, url in (("openai", server.openai_url), ("anthropic", server.base_url)):

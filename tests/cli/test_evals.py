@@ -4,12 +4,14 @@ import pytest
 from typer.testing import CliRunner
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.chat.renderer import Renderer
 from firstchair.cli.evals import app
 from firstchair.core.errors import ConfigError, DataError, FirstchairError
 from firstchair.data.golden import BuildOptions, FreezeOptions, build, freeze
 from firstchair.evals.run_record import ROWS, load_run
 from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.train.base_model import base_model_dir
 
 
 @pytest.fixture
@@ -102,6 +104,7 @@ def test_a_flipped_byte_in_the_golden_set_scores_nothing(golden, tmp_path):
         (["--engine", "openai", "--model", "m"], "--engine openai needs --base-url"),
         (["--engine", "transformers", "--model", "/nowhere"], "no such directory"),
         (["--engine", "scripted", "--model", "gold", "--tool-format", "hermes"], "need --tokenizer"),
+        (["--engine", "scripted", "--model", "gold", "--arguments", "respaced"], "need --tokenizer"),
         (["--engine", "openai", "--model", "m", "--base-url", "http://x", "--adapter", "a"], "--adapter is for"),
         (
             ["--engine", "openai", "--model", "m", "--base-url", "http://x", "--api-key-env", "NO_SUCH_KEY_7"],
@@ -112,6 +115,16 @@ def test_a_flipped_byte_in_the_golden_set_scores_nothing(golden, tmp_path):
 def test_wrong_flags_are_named(golden, tmp_path, arguments, says):
     with pytest.raises(ConfigError, match=says):
         run("replay", golden, "--out", tmp_path / "run", *arguments)
+
+
+def test_runs_that_write_call_arguments_differently_are_not_compared(golden, tmp_path):
+    model = ("--engine", "scripted", "--model", "gold", "--tokenizer", base_model_dir())
+    for spelling in ("verbatim", "respaced"):
+        run("replay", golden, "--out", tmp_path / spelling, *model, "--arguments", spelling)
+        renderer = Renderer.from_pretrained(base_model_dir(), arguments=spelling)
+        assert load_run(tmp_path / spelling).record.candidate.template_hash == renderer.template_hash
+    with pytest.raises(ConfigError, match="template_hash"):
+        run("compare", tmp_path / "verbatim", tmp_path / "respaced")
 
 
 @pytest.mark.parametrize(

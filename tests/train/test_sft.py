@@ -55,6 +55,13 @@ def test_the_template_of_the_export_is_the_template_that_was_trained_with(recipe
     assert manifest["source"]["template_hash"] == checkpoint["template_hash"] == trained
 
 
+def test_the_spelling_of_arguments_is_part_of_what_was_trained(recipe_of):
+    result = train_sft(recipe_of(data={"arguments": "respaced"}, max_steps=1))
+    trained = json.loads((result.run_dir / "run.json").read_text())["template_hash"]
+    assert Renderer.from_pretrained(result.model_dir, arguments="respaced").template_hash == trained
+    assert Renderer.from_pretrained(result.model_dir).template_hash != trained
+
+
 def test_held_out_loss_is_measured_at_the_start_every_so_many_steps_and_at_the_end(recipe_of):
     result = train_sft(recipe_of(max_steps=5, eval={"every": 2}))
     evals = [line for line in result.metrics if line["event"] == "eval"]

@@ -3,9 +3,10 @@ import json
 import numpy as np
 import pytest
 
+from firstchair.chat.messages import ToolCall, assistant_message, text_message
 from firstchair.chat.renderer import Renderer
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
-from firstchair.data.sft import read_sft
+from firstchair.data.sft import SftRecord, read_sft, write_sft
 from firstchair.train.config import SftData
 from firstchair.train.models import model_vocab_size
 from firstchair.train.token_sets import TokenSet
@@ -49,6 +50,31 @@ def test_tokens_are_those_that_the_renderer_gives(build, renderer, corpus):
         assert row.loss_mask.tolist() == conversation.loss_mask
     assert rows.counts.tokens == sum(map(len, rows))
     assert rows.counts.trained_tokens == sum(row.trained_tokens for row in rows)
+
+
+def test_call_arguments_can_be_spaced_as_servers_write_them(model_dir, tmp_path):
+    tight = SftRecord(
+        id="tight",
+        messages=(
+            text_message("user", "find it"),
+            assistant_message(calls=(ToolCall(id="c", name="find", arguments='{"key":"k1"}'),)),
+        ),
+        loss=(False, True),
+    )
+    write_sft(tmp_path / "tight.jsonl", [tight])
+    vocab_size = model_vocab_size(model_dir)
+    found = {}
+    for arguments in ("verbatim", "respaced"):
+        renderer = Renderer.from_pretrained(model_dir, arguments=arguments)
+        data = SftData(train=tmp_path / "tight.jsonl", arguments=arguments)
+        rules = token_rules(data.train, data, model_dir, renderer, vocab_size)
+        # Worker processes make a renderer of their own from the rules.
+        assert rules.renderer().template_hash == renderer.template_hash == rules.source.template_hash
+        (row,) = build_token_set(rules, tmp_path / arguments, renderer=renderer)
+        assert row.ids.tolist() == tight.to_conversation(renderer).ids
+        found[arguments] = renderer.decode(row.ids.tolist())
+    assert '{"key":"k1"}' in found["verbatim"]
+    assert '{"key": "k1"}' in found["respaced"]
 
 
 def test_the_end_of_turn_token_of_every_assistant_message_is_trained(build, renderer, corpus):

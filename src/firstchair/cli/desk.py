@@ -9,11 +9,11 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from firstchair.cli.session_options import AsJson, Force, Labels, Split, Wide, parse_pairs, split_ids
+from firstchair.cli.session_options import AsJson, CallArguments, Force, Labels, Split, Wide, parse_pairs, split_ids
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.progress import progress
 
@@ -127,6 +127,7 @@ def play(
     served_model: Annotated[str, typer.Option(help="Its name on that server.")] = "desk-teacher",
     dialect: Annotated[Dialect, typer.Option(help="What that server speaks.")] = Dialect.openai,
     teacher: Annotated[bool, typer.Option("--teacher", help="Let the scripted teacher play.")] = False,
+    arguments: CallArguments = "verbatim",
     seed: Seed = 1,
     mistake_rate: MistakeRate = 0.0,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
@@ -146,12 +147,16 @@ def play(
 
     if [model is not None, base_url is not None, teacher].count(True) != 1:
         raise ConfigError("give exactly one of --model DIR, --base-url URL and --teacher")
+    if model is None and arguments != "verbatim":
+        raise ConfigError("--arguments is for --model DIR; a server renders its own prompts")
     if out is not None:
         refuse_existing(out, force=force)
     made = make_tasks(n, seed)
 
     async def run() -> list[Episode]:
-        player = _Player(model, base_url, served_model, dialect, temperature, max_new_tokens, mistake_rate, seed)
+        player = _Player(
+            model, arguments, base_url, served_model, dialect, temperature, max_new_tokens, mistake_rate, seed
+        )
         async with _policy(player) as policy:
             running = run_episodes(
                 DeskEnvironment, made, policy, seed=seed, concurrency=concurrency, max_steps=max_steps
@@ -267,6 +272,7 @@ class _Player:
     """Who plays, from the command line."""
 
     model: Path | None
+    arguments: Literal["verbatim", "respaced"]
     base_url: str | None
     served_model: str
     dialect: Dialect
@@ -290,7 +296,7 @@ async def _policy(player: _Player) -> AsyncIterator[Policy]:
         from firstchair.engines.transformers_engine import TransformersEngine
         from firstchair.rollout.engine_policy import EnginePolicy
 
-        renderer = Renderer.from_pretrained(player.model)
+        renderer = Renderer.from_pretrained(player.model, arguments=player.arguments)
         engine = TransformersEngine(player.model, renderer)
         try:
             yield EnginePolicy(engine, renderer, sampling)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from firstchair.cli.session_options import AsJson, Force
+from firstchair.cli.session_options import AsJson, CallArguments, Force
 from firstchair.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def replay(
     tokenizer: Tokenizer = None,
     template: Annotated[str | None, typer.Option(help="Chat template: a pinned name or a .jinja file.")] = None,
     tool_format: Annotated[str | None, typer.Option(help="Tool-call syntax; found from the template.")] = None,
+    arguments: CallArguments = "verbatim",
     adapter: Annotated[str, typer.Option(help="PEFT adapter directory (transformers).")] = "",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (transformers).")] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 (transformers).")] = "cpu",
@@ -88,6 +89,7 @@ def replay(
         tokenizer=tokenizer,
         template=template,
         tool_format=tool_format,
+        arguments=arguments,
         adapter=adapter,
         dtype=dtype,
         device=device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,6 +27,10 @@ CreatedAt = Annotated[
     typer.Option("--created-at", help="ISO 8601 time to write down; now, unless given. Equal times, equal bytes."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+CallArguments = Annotated[
+    Literal["verbatim", "respaced"],
+    typer.Option("--arguments", help="How call arguments are written in prompts; as the model was trained."),
+]
 Wide = Annotated[bool, typer.Option("--wide", help="Cut nothing, however long the lines become.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 

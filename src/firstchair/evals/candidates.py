@@ -17,7 +17,7 @@ from firstchair.evals.replay import ReplayOptions, replay_async
 from firstchair.evals.run_record import Run
 
 if TYPE_CHECKING:
-    from firstchair.chat.renderer import Renderer
+    from firstchair.chat.renderer import Arguments, Renderer
     from firstchair.engines.scripted import Reply
 
 EngineName = Literal["transformers", "openai", "anthropic", "scripted"]
@@ -38,6 +38,8 @@ class CandidateOptions:
     """Directory whose tokenizer and template render prompts; makes ``openai`` send token ids."""
     template: str | None = None
     tool_format: str | None = None
+    arguments: Arguments = "verbatim"
+    """How call arguments are written in prompts; see ``firstchair.chat.renderer``."""
     adapter: str = ""
     dtype: str = "float32"
     device: str = "cpu"
@@ -89,12 +91,14 @@ def _transformers(options: CandidateOptions) -> tuple[Engine, Renderer | None]:
 
 def _renderer(options: CandidateOptions, directory: Path | None) -> Renderer | None:
     if directory is None:
-        if options.template or options.tool_format:
-            raise ConfigError("--template and --tool-format need --tokenizer DIR: prompts are rendered with it")
+        if options.template or options.tool_format or options.arguments != "verbatim":
+            raise ConfigError(
+                "--template, --tool-format and --arguments need --tokenizer DIR: prompts are rendered with it"
+            )
         return None
     from firstchair.chat.renderer import Renderer
 
-    return Renderer.from_pretrained(directory, options.template, options.tool_format)
+    return Renderer.from_pretrained(directory, options.template, options.tool_format, arguments=options.arguments)
 
 
 def _key(options: CandidateOptions) -> str:

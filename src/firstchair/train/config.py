@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from firstchair.chat.renderer import Arguments
 from firstchair.core.config import Strict
 from firstchair.core.jsontext import content_id
 
@@ -29,6 +30,8 @@ class SftData(Strict):
     """A pinned template or a ``.jinja`` file instead of the model's own."""
     tool_format: str | None = None
     """Tool-call syntax; what the template shows when left out."""
+    arguments: Arguments = "verbatim"
+    """How call arguments are written: as recorded, or ``respaced`` as servers write them that parse them first."""
     history: Literal["segment", "strict"] = "segment"
     """What to do where the template rewrites earlier turns: one row per stretch that serving sees, or an error."""
     max_tokens: int = Field(default=4096, ge=2)

@@ -40,7 +40,7 @@ class Learner:
 def read_inputs(recipe: SftRecipe) -> Inputs:
     vocab_size = model_vocab_size(recipe.model)
     data = recipe.data
-    renderer = Renderer.from_pretrained(recipe.model, data.template, data.tool_format)
+    renderer = Renderer.from_pretrained(recipe.model, data.template, data.tool_format, arguments=data.arguments)
     rules = token_rules(data.train, data, recipe.model, renderer, vocab_size)
     dev = token_rules(data.dev, data, recipe.model, renderer, vocab_size) if data.dev is not None else None
     return Inputs(renderer, rules, dev)

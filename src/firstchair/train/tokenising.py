@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from firstchair.chat.renderer import Renderer
+from firstchair.chat.renderer import Arguments, Renderer
 from firstchair.chat.token_conversation import TokenConversation
 from firstchair.core.atomic import atomic_dir, write_text
 from firstchair.core.errors import ConfigError, DataError
@@ -42,12 +42,13 @@ class TokenRules:
     model: Path
     template: str | None
     tool_format: str | None
+    arguments: Arguments
     source: TokenSource
     path: Path
 
     def renderer(self) -> Renderer:
         """The renderer of the model, or of the template that the recipe names instead."""
-        return Renderer.from_pretrained(self.model, self.template, self.tool_format)
+        return Renderer.from_pretrained(self.model, self.template, self.tool_format, arguments=self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def token_rules(path: Path, data: SftData, model: Path, renderer: Renderer, voca
         over_long=data.over_long,
         skip_bad=data.skip_bad,
     )
-    return TokenRules(model, data.template, data.tool_format, source, path)
+    return TokenRules(model, data.template, data.tool_format, data.arguments, source, path)
 
 
 def build_token_set(
