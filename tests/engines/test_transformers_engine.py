@@ -115,7 +115,10 @@ def test_the_cache_between_calls_stays_within_its_bound(model_dirs, open_engine)
         assert asyncio.run(engine._when_idle(lambda: engine._serving.runner.cached_tokens)) <= 100
     nothing_kept = open_engine(model_dirs("Qwen3"), max_cached_tokens=0)
     request = prompt(*range(40), name="s", group="s")
-    assert [collect(nothing_kept, [request])["s"].cached_tokens for _ in range(2)] == [0, 0]
+    for _ in range(2):
+        assert collect(nothing_kept, [request])["s"].cached_tokens == 0
+        # What is over the bound goes when the engine has nothing to do.
+        assert asyncio.run(nothing_kept._when_idle(lambda: nothing_kept._serving.runner.cached_tokens)) == 0
 
 
 @pytest.mark.parametrize("sharing", [True, False])

@@ -48,6 +48,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, so that ``--help`` stays quick."""
 
+    _listing = False
+    """Set while help is written: a name and a line for each command are enough then."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -56,11 +59,18 @@ class LazyGroup(TyperGroup):
         if entry is None:
             return None
         module, summary = entry
-        if "--help" in sys.argv[1:2] or len(sys.argv) == 1:
+        if self._listing:
             return TyperCommand(name=cmd_name, callback=None, help=summary)
         command = typer.main.get_command(import_module(module).app)
         command.name = cmd_name
         return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
 
     def invoke(self, ctx: Any) -> Any:
         try:
