@@ -62,6 +62,13 @@ def test_the_spelling_of_arguments_is_part_of_what_was_trained(recipe_of):
     assert Renderer.from_pretrained(result.model_dir).template_hash != trained
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_adapter_learns_on_a_base_in_half_precision(recipe_of, precision):
+    lora = {"type": "lora", "rank": 4}
+    result = train_sft(recipe_of(method=lora, base_precision="bf16", precision=precision, max_steps=4))
+    assert result.final_nll < result.start_nll
+
+
 def test_held_out_loss_is_measured_at_the_start_every_so_many_steps_and_at_the_end(recipe_of):
     result = train_sft(recipe_of(max_steps=5, eval={"every": 2}))
     evals = [line for line in result.metrics if line["event"] == "eval"]

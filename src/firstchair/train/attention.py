@@ -47,15 +47,17 @@ def rows_attention(
     window: int | None = kwargs.get("sliding_window")
     if query.is_cuda and lengths is not None and not dropout and (half := _half_dtype(query)) is not None:
         return _varlen(query, key, value, lengths, scaling, window, half), None
-    # The CPU's flash kernel is slower backwards in bfloat16 than in float32, and less exact.
+    wanted = query.dtype
+    # The CPU's flash kernel is slower backwards in bfloat16 than in float32, and less exact. What leaves is again of
+    # the type that came in: without autocast the next matrix takes no other.
     with torch.autocast(query.device.type, enabled=query.is_cuda and torch.is_autocast_enabled("cuda")):
         if query.device.type == "cpu":
             query, key, value = query.float(), key.float(), value.float()
         if lengths is None or len(lengths) == 1:
-            return _causal(query, key, value, dropout, scaling, window).transpose(1, 2), None
+            return _causal(query, key, value, dropout, scaling, window).transpose(1, 2).to(wanted), None
         rows = zip(*(torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
         outs = [_causal(q, k, v, dropout, scaling, window).transpose(1, 2) for q, k, v in rows]
-        return torch.cat(outs, dim=1), None
+        return torch.cat(outs, dim=1).to(wanted), None
 
 
 def _causal(
