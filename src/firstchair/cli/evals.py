@@ -54,7 +54,7 @@ def replay(
     tool_format: Annotated[str | None, typer.Option(help="Tool-call syntax; found from the template.")] = None,
     arguments: CallArguments = "verbatim",
     adapter: Annotated[str, typer.Option(help="PEFT adapter directory (transformers).")] = "",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (transformers).")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (transformers).")] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 (transformers).")] = "cpu",
     constrain: Annotated[
         bool, typer.Option("--constrain", help="Force calls to be valid for their schemas.")

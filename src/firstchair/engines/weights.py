@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def load_model(
         raise ConfigError(f"{adapter}: no adapter_config.json; expected a PEFT adapter directory")
     revision = weights_revision(model_dir, adapter)
     try:
-        with _no_progress_bars():
+        with _quiet():
             model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=DTYPES[dtype])
             if adapter is not None:
                 from peft import PeftModel
@@ -117,14 +118,19 @@ def load_model(
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Loading a model is one step of somebody's longer work, which shows its own progress."""
+def _quiet() -> Iterator[None]:
+    """Loading a model is one step of somebody's longer work, which shows its own progress.
+
+    PEFT asks transformers for an attribute that is deprecated there; nobody here can do anything about it.
+    """
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            yield
     finally:
         if shown:
             logging.enable_progress_bar()
