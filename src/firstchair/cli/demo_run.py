@@ -67,7 +67,7 @@ class DemoOptions:
     """How large the demo is."""
 
     out: Path
-    sessions: int = 2400
+    sessions: int = 2200
     golden: int = 66
     episodes: int = 60
     mistake_rate: float = 0.04
@@ -215,7 +215,7 @@ async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask],
         policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
         episodes: list[Episode] = []
         with progress("episodes", len(tasks), unit="episodes") as bar:
-            live = run_episodes(DeskEnvironment, tasks, policy, seed=seed, concurrency=len(tasks), max_steps=40)
+            live = run_episodes(DeskEnvironment, tasks, policy, seed=seed, concurrency=len(tasks), max_steps=30)
             async with aclosing(live) as stream:
                 async for episode in stream:
                     episodes.append(episode)
