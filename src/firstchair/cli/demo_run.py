@@ -67,7 +67,7 @@ class DemoOptions:
     """How large the demo is."""
 
     out: Path
-    sessions: int = 2600
+    sessions: int = 2400
     golden: int = 66
     episodes: int = 60
     mistake_rate: float = 0.04
