@@ -499,6 +499,17 @@ def lookup_turn(rng: Rng) -> list[Message]:
     return out
 
 
+def tools_of(skills: list[Skillset]) -> tuple[Tool, ...]:
+    """What a conversation offers; every parameter is a string."""
+    return tuple(
+        Tool(
+            name=skill.name,
+            parameters={"type": "object", "properties": {key: {"type": "string"} for key in skill.values}},
+        )
+        for skill in skills
+    )
+
+
 def conversation(rng: Rng, turns: int, tool_count: int) -> tuple[list[Message], tuple[Tool, ...]]:
     """``turns`` turns over a list of about ``tool_count`` tools, universal and invented ones mixed."""
     fakes = [invented(rng) for _ in range(max(1, round(tool_count * rng.choice((0.2, 0.4, 0.7)))))]
@@ -518,13 +529,7 @@ def conversation(rng: Rng, turns: int, tool_count: int) -> tuple[list[Message], 
             messages += chained_turn(rng) if rng.random() < 0.5 else lookup_turn(rng)
         else:
             messages += call_turn(rng, rng.choice(real if rng.random() < 0.6 else list(fakes)))
-    tools = tuple(
-        Tool(
-            name=skill.name,
-            parameters={"type": "object", "properties": {key: {"type": "string"} for key in skill.values}},
-        )
-        for skill in offered
-    )
+    tools = tools_of(offered)
     return messages, tools
 
 
@@ -561,13 +566,7 @@ def drill(rng: Rng) -> tuple[list[Message], tuple[Tool, ...]]:
             assistant_message(calls=(call,)),
         ]
         messages.append(tool_result(call, "ok"))
-    tools = tuple(
-        Tool(
-            name=skill.name,
-            parameters={"type": "object", "properties": {key: {"type": "string"} for key in skill.values}},
-        )
-        for skill in skills
-    )
+    tools = tools_of(skills)
     return messages, tools
 
 

@@ -1,5 +1,4 @@
 import json
-import sys
 from pathlib import Path
 
 import msgspec
@@ -7,7 +6,6 @@ import pytest
 
 from firstchair.catalog.catalog import Catalog, catalog_yaml
 from firstchair.chat.actions import action_of
-from firstchair.cli.main import main
 from firstchair.data.corrections import spec_of
 from firstchair.data.sft import read_sft
 from firstchair.testing.sessions import trip_session, trip_tools
@@ -17,20 +15,6 @@ from firstchair.traces.store import TraceStore
 
 CATALOGS = {catalog_id_of(trip_tools()): trip_tools()}
 SESSIONS = [trip_session(number, mistake=number == 4) for number in range(12)]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process: ``(exit code, stdout, stderr)``."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["firstchair", *map(str, arguments)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        captured = capsys.readouterr()
-        return int(done.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -1,27 +1,11 @@
 import json
-import sys
 
 import pytest
 import yaml
 
 from firstchair.chat.messages import assistant_message, text_message
-from firstchair.cli.main import main
 from firstchair.data.sft import SftRecord, write_sft
 from firstchair.train.base_model import base_model_dir
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process: ``(exit code, stdout, stderr)``."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["firstchair", *map(str, arguments)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        captured = capsys.readouterr()
-        return int(done.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

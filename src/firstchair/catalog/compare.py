@@ -162,7 +162,12 @@ def _walk(shape: Shape, gold: Any, made: Any, path: str, out: Comparison) -> Non
         _by_matcher(shape, gold, made, path, out)
     elif gold is MISSING or made is MISSING:
         out.differences.append(Difference(path, "extra" if gold is MISSING else "missing"))
-    elif isinstance(gold, dict) and isinstance(made, dict):
+    else:
+        _by_type(shape, gold, made, path, out)
+
+
+def _by_type(shape: Shape, gold: Any, made: Any, path: str, out: Comparison) -> None:
+    if isinstance(gold, dict) and isinstance(made, dict):
         _objects(shape, gold, made, path, out)
     elif isinstance(gold, list) and isinstance(made, list):
         (_sets if shape.unordered else _sequences)(shape, gold, made, path, out)
@@ -210,12 +215,8 @@ def _below(shape: Shape, gold: Any, made: Any, path: str) -> Comparison:
         for index, (first, second) in enumerate(zip(gold, made, strict=True)):
             element = Shape({"format": shape.item(index).format}, {}, shape.rules)
             _walk(element, first, second, f"{path}[{index}]", out)
-    elif isinstance(gold, dict) and isinstance(made, dict):
-        _objects(shape, gold, made, path, out)
-    elif isinstance(gold, list) and isinstance(made, list):
-        (_sets if shape.unordered else _sequences)(shape, gold, made, path, out)
     else:
-        _scalars(gold, made, path, out)
+        _by_type(shape, gold, made, path, out)
     return out
 
 

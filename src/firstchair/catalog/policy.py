@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field
 
-from firstchair.core.config import Strict, load_recipe
+from firstchair.core.config import Strict
 
 REPLY = "reply"
 """The route that answers without a tool."""
@@ -52,11 +51,6 @@ class Finding(NamedTuple):
     place: str
     """Field path, ``policy.rows[3].route``."""
     message: str
-
-
-def load_policy(path: Path) -> RoutingPolicy:
-    """Read a policy from YAML (``rows: [...]``). Raises ``ConfigError`` naming the field."""
-    return load_recipe(RoutingPolicy, path)
 
 
 def lint_policy(policy: RoutingPolicy, *, tools: Collection[str], skills: Collection[str]) -> tuple[Finding, ...]:

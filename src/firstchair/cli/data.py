@@ -18,7 +18,7 @@ from firstchair.cli.session_options import (
     UsedTool,
     Wide,
     parse_pairs,
-    split_ids,
+    selection_of,
 )
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def split_command(
 ) -> None:
     """Split sessions into parts that never share a task (train=0.8 heldout=0.2 unless given)."""
     from firstchair.cli.data_view import print_split
-    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.sources import open_source
     from firstchair.data.splits import member_of, parse_fractions, split, write_split
 
     shares = parse_fractions(parse_pairs(fractions or ["train=0.8", "heldout=0.2"], "--part"))
-    selection = Selection(parse_pairs(labels, "--label"), source_kind, tool)
+    selection = selection_of(labels, source_kind, tool)
     with open_source(source, selection) as opened:
         members = [member_of(session, by, stratify) for session in opened.sessions()]
     parts = split(members, shares, seed)
@@ -126,12 +126,10 @@ def sft(
     from firstchair.cli.data_view import print_sft
     from firstchair.data.corrections import read_corrections
     from firstchair.data.sft import SftOptions, sft_records, write_sft
-    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.sources import open_source
 
     rows = read_corrections(corrections) if corrections else []
-    selection = Selection(
-        parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit
-    )
+    selection = selection_of(labels, source_kind, tool, split, limit)
     options = SftOptions(loss=loss, branches=branches, category=category, tier=tier, wave=wave)
     left_out: list[str] = []
     avoided: list[Pair] = []
@@ -175,11 +173,9 @@ def decisions(
     from firstchair.cli.data_view import print_written
     from firstchair.core.jsonl import write_jsonl
     from firstchair.data.exports import decision_row
-    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.sources import open_source
 
-    selection = Selection(
-        parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit
-    )
+    selection = selection_of(labels, source_kind, tool, split, limit)
     with open_source(source, selection) as opened:
 
         def rows() -> Iterator[dict[str, Any]]:
@@ -208,11 +204,9 @@ def rl_prompts_command(
     from firstchair.cli.data_view import print_written
     from firstchair.core.jsonl import write_jsonl
     from firstchair.data.exports import rl_prompts
-    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.sources import open_source
 
-    selection = Selection(
-        parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit
-    )
+    selection = selection_of(labels, source_kind, tool, split, limit)
     with open_source(source, selection, training=True) as opened:
         rows = (
             row

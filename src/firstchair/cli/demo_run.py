@@ -115,19 +115,21 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     out = options.out
     _prepare(out, force=force)
     clock = Clock()
-    with clock.stage("record", "The teacher works in the desk; every call is real HTTP and is recorded"):
-        store = TraceStore.open(f"sqlite:///{out / 'traces.db'}")
+    with (
+        clock.stage("record", "The teacher works in the desk; every call is real HTTP and is recorded"),
+        TraceStore.open(out / "traces.db") as store,
+    ):
         recorded = asyncio.run(_record(options, store))
     catalog = desk_catalog()
     with clock.stage("golden", "Its mistakes are corrected from the policy; the golden set is frozen"):
         golden = make_golden(recorded[GOLDEN], recorded[TRAIN] + recorded[DEV], catalog, out)
     with clock.stage("corpus", "Sessions become training records; mistakes are out of the loss"):
-        counts = make_corpus(recorded, catalog, out)
+        records = make_corpus(recorded, catalog, out)
     tasks = tasks_for(options, EPISODES, options.episodes)
     base = copy_base_model(out / "base")
     with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
         before = asyncio.run(score_model(base, golden, tasks, out / "baseline", options.seed))
-    with clock.stage("train", f"The base model learns from {counts:,} sessions"):
+    with clock.stage("train", f"The base model learns from {records:,} sessions"):
         model = train(options, base, out)
     with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
         after = asyncio.run(score_model(model, golden, tasks, out / "sft", options.seed))
@@ -135,7 +137,7 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
         write_reports(before, after, golden, out)
     summary = summary_of(before, after, golden, clock)
     write_text(out / "summary.json", dumps(summary) + "\n")
-    _show(summary, before, after, out)
+    _show(summary, out)
     return summary
 
 
@@ -267,11 +269,10 @@ def write_reports(before: Scores, after: Scores, golden: GoldenSet, out: Path) -
     from firstchair.evals.report_data import Completion as ReportedCompletion
 
     alive = ReportedCompletion(before.alive.completed, after.alive.completed)
-    # The two runs differ in the model only; its weights are part of what is being compared.
     write_report(after.run, golden, out / "report.html", before.run, completion=alive)
 
 
-def _show(summary: dict[str, Any], before: Scores, after: Scores, out: Path) -> None:
+def _show(summary: dict[str, Any], out: Path) -> None:
     table = Table(title="Base model and trained model on the same frozen golden set (95% intervals)")
     for column in ("", "base", "trained"):
         table.add_column(column, justify="right" if column else "left")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from firstchair.cli.session_options import AsJson, CallArguments, Force, Labels, Split, Wide, parse_pairs, split_ids
+from firstchair.cli.session_options import AsJson, CallArguments, Force, Labels, Split, Wide, selection_of
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.progress import progress
 
@@ -231,11 +231,11 @@ def review_command(
     """Review recorded desk sessions against the routing policy and write the corrections they need."""
     from firstchair.cli.desk_view import print_review
     from firstchair.core.jsonl import write_jsonl
-    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.sources import open_source
     from firstchair.rollout.desk.review import ReviewCounts, reviewed
 
     counts = ReviewCounts()
-    selection = Selection(parse_pairs(labels, "--label"), ids=split_ids(split), ids_from=str(split or ""))
+    selection = selection_of(labels, split=split)
     with open_source(source, selection) as opened:
         write_jsonl(out, reviewed(opened.sessions(), opened.tools, counts, confirm=confirm), force=force)
     print_review(out, counts, as_json=as_json)

@@ -17,8 +17,7 @@ from firstchair.cli.session_options import (
     Split,
     UsedTool,
     created_at_or_now,
-    parse_pairs,
-    split_ids,
+    selection_of,
 )
 
 if TYPE_CHECKING:
@@ -75,11 +74,10 @@ def build(
     from firstchair.data.corrections import read_corrections
     from firstchair.data.golden import BuildOptions, correct
     from firstchair.data.golden import build as build_draft
-    from firstchair.data.sources import Selection, open_source
+    from firstchair.data.sources import open_source
 
     rows = read_corrections(corrections) if corrections else []
-    ids = split_ids(split)
-    selection = Selection(parse_pairs(labels, "--label"), source_kind, tool, ids, str(split or ""), limit)
+    selection = selection_of(labels, source_kind, tool, split, limit)
     options = BuildOptions(
         name=name or out.name,
         created_at=created_at_or_now(created_at),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from firstchair.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from firstchair.data.sources import Selection
 
 Labels = Annotated[
     list[str] | None,
@@ -55,6 +58,19 @@ def split_ids(part: Path | None) -> frozenset[str] | None:
     from firstchair.data.splits import part_ids
 
     return part_ids(part.parent, part.name.removesuffix(".jsonl"))
+
+
+def selection_of(
+    labels: list[str] | None,
+    source_kind: str = "",
+    tool: str = "",
+    split: Path | None = None,
+    limit: int | None = None,
+) -> Selection:
+    """The options as a selection of sessions; what was not given does not restrict."""
+    from firstchair.data.sources import Selection
+
+    return Selection(parse_pairs(labels, "--label"), source_kind, tool, split_ids(split), str(split or ""), limit)
 
 
 def created_at_or_now(text: str) -> str:

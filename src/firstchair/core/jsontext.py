@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -111,9 +113,11 @@ def _loads_quickly(raw: bytes, max_depth: int) -> Any:
     return value if depth_of(value) <= max_depth else _UNSURE
 
 
-def _loads_slowly(text: str, max_depth: int) -> Any:
+@contextmanager
+def _told_as_problems(max_depth: int) -> Iterator[None]:
+    """What Python's reader raises, as ``JsonProblem``."""
     try:
-        value = _decoder.decode(text)
+        yield
     except JsonProblem:
         raise
     except json.JSONDecodeError as error:
@@ -122,6 +126,11 @@ def _loads_slowly(text: str, max_depth: int) -> Any:
         raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels") from None
     except ValueError as error:  # an integer of more than 4,300 digits
         raise JsonProblem("number", str(error)) from None
+
+
+def _loads_slowly(text: str, max_depth: int) -> Any:
+    with _told_as_problems(max_depth):
+        value = _decoder.decode(text)
     _check(value, text, max_depth)
     return value
 
@@ -131,16 +140,8 @@ def loads_at(text: str, start: int, *, max_depth: int = MAX_DEPTH) -> tuple[Any,
 
     What follows the value is the caller's. Raises ``JsonProblem`` as ``loads`` does.
     """
-    try:
+    with _told_as_problems(max_depth):
         value, end = _decoder.raw_decode(text, start)
-    except JsonProblem:
-        raise
-    except json.JSONDecodeError as error:
-        raise JsonProblem("syntax", f"{error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise JsonProblem("too_deep", f"nested deeper than {max_depth} levels") from None
-    except ValueError as error:
-        raise JsonProblem("number", str(error)) from None
     _check(value, text[start:end], max_depth)
     return value, end
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import torch
 
 from firstchair.core.errors import ConfigError
 from firstchair.core.hashing import set_sha256, sha256_file
+from firstchair.engines.quiet import quiet_loading
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -92,7 +90,7 @@ def load_model(
         raise ConfigError(f"{adapter}: no adapter_config.json; expected a PEFT adapter directory")
     revision = weights_revision(model_dir, adapter)
     try:
-        with _quiet():
+        with quiet_loading():
             model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=DTYPES[dtype])
             if adapter is not None:
                 from peft import PeftModel
@@ -115,25 +113,6 @@ def load_model(
         attention=str(model.config._attn_implementation),
         arguments=frozenset(inspect.signature(model.forward).parameters),
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Loading a model is one step of somebody's longer work, which shows its own progress.
-
-    PEFT asks transformers for an attribute that is deprecated there; nobody here can do anything about it.
-    """
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-            yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _stop_ids(model: Any) -> tuple[int, ...]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from torch import nn
 from firstchair.chat.renderer import Renderer
 from firstchair.core.atomic import atomic_dir
 from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.engines.quiet import quiet_loading
 from firstchair.train import attention
 from firstchair.train.config import FullMethod, LoraMethod
 from firstchair.train.norms import speed_up_norms
@@ -55,7 +53,7 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
     if (directory / "adapter_config.json").is_file():
         raise ConfigError(f"{directory}: an adapter, not a model; merge it first with `firstchair train merge`")
     try:
-        with _quiet():
+        with quiet_loading():
             model = AutoModelForCausalLM.from_pretrained(
                 directory.resolve(),
                 dtype=DTYPES[precision],
@@ -67,22 +65,6 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
     model = model.to(device).train()
     speed_up_norms(model)
     return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bars of transformers, and without the warnings that its use by PEFT gives."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-            yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def apply_method(model: Any, method: FullMethod | LoraMethod, *, gradient_checkpointing: bool) -> Any:
@@ -107,7 +89,7 @@ def apply_method(model: Any, method: FullMethod | LoraMethod, *, gradient_checkp
         task_type="CAUSAL_LM",
     )
     try:
-        with _quiet():
+        with quiet_loading():
             return get_peft_model(model, config)
     except ValueError as error:
         linear = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
@@ -132,7 +114,7 @@ def export_model(
 
     tensors: dict[str, torch.Tensor] = {}
     try:
-        with atomic_dir(directory, force=force) as temporary, _quiet():
+        with atomic_dir(directory, force=force) as temporary, quiet_loading():
             if hasattr(model, "peft_config"):
                 model.save_pretrained(temporary)
                 (temporary / "README.md").unlink(missing_ok=True)  # an empty model card
@@ -187,7 +169,7 @@ def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: 
         raise ConfigError(f"{adapter}: its base {base} is not here; pass --base with the base model's directory")
     model = load_base(base, precision="fp32", device=torch.device("cpu"))
     try:
-        with _quiet():
+        with quiet_loading():
             merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"{adapter}: does not fit {base}: {error}") from None
