@@ -10,7 +10,7 @@ from firstchair.train.batching import collate
 from firstchair.train.examples import Example
 from firstchair.train.layouts import choose_layout, reference_logprobs
 from firstchair.train.objective import SftObjective
-from firstchair.train.scorer import TokenScorer
+from firstchair.train.scorer import TokenScorer, spare_places
 
 LENGTHS = [7, 3, 12, 5]
 
@@ -44,6 +44,32 @@ def test_scores_are_those_of_the_models_own_forward_pass(scorer, packed):
     torch.testing.assert_close(
         scorer(collate(rows, packed=packed)), reference_logprobs(scorer, rows), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 2048, 2049, 4095, 100_001])
+def test_sizes_are_rounded_up_by_a_sixteenth_at_most(count):
+    assert 0 <= spare_places(count) <= count / 16
+
+
+def test_few_different_sizes_are_left():
+    assert len({count + spare_places(count) for count in range(1024, 4096)}) <= 2 * 16 + 1
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_filling_up_changes_neither_loss_nor_gradient(scorer, packed):
+    """In half precision on a CPU the batch is filled up to a rounder size; nothing that counts may notice."""
+    rows = [Example(row.ids, np.arange(len(row)) > 0, key=row.key) for row in random_examples([77, 53, 40])]
+    batch = collate(rows, packed=packed)
+    assert spare_places(batch.ids.shape[1])
+    assert spare_places(len(batch.keep_K))
+    exact, exact_gradient = loss_and_gradient(scorer, [batch])
+    scorer.autocast = torch.bfloat16
+    assert scorer.rounds_shapes
+    assert len(scorer(batch)) == len(batch.targets_K)
+    rounded, gradient = loss_and_gradient(scorer, [batch])
+    assert rounded == pytest.approx(exact, rel=1e-3)
+    for name, expected in exact_gradient.items():
+        torch.testing.assert_close(gradient[name], expected, rtol=0.05, atol=float(expected.abs().max()) / 20)
 
 
 def test_a_row_does_not_see_the_row_before_it(scorer):

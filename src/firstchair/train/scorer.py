@@ -53,32 +53,54 @@ class TokenScorer(nn.Module):
             self.device.type, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None
         )
 
-    def hidden(self, batch: MicroBatch) -> Tensor:
-        """Last hidden states at ``batch.keep_K``, ``[K, H]``."""
-        rows = {"row_lengths": batch.lengths} if batch.packed else {}
-        out = self.causal_lm.base_model(input_ids=batch.ids, position_ids=batch.positions, use_cache=False, **rows)
-        states: Tensor = out.last_hidden_state.flatten(0, 1)
-        return states[batch.keep_K]
+    @property
+    def rounds_shapes(self) -> bool:
+        """Whether batches are filled up to one of few sizes.
+
+        Half precision on a CPU goes through oneDNN, which compiles and keeps a kernel for every shape it meets: with
+        a new length at every step a run slows to less than 60% within 600 steps, and its memory grows by gigabytes.
+        """
+        half = self.autocast is not None or next(self.parameters()).dtype != torch.float32
+        return half and self.device.type == "cpu"
+
+    def hidden(self, batch: MicroBatch, keep_K: Tensor) -> Tensor:
+        """Last hidden states at the places ``keep_K`` of ``batch.ids.flatten()``, ``[K, H]``."""
+        length = batch.ids.shape[1]
+        spare = spare_places(length) if self.rounds_shapes else 0
+        ids, positions = (functional.pad(tensor, (0, spare)) for tensor in (batch.ids, batch.positions))
+        filler = (spare,) if spare else ()
+        rows = {"row_lengths": (*batch.lengths, *filler)} if batch.packed else {}
+        out = self.causal_lm.base_model(input_ids=ids, position_ids=positions, use_cache=False, **rows)
+        states: Tensor = out.last_hidden_state[:, :length].flatten(0, 1)
+        return states[keep_K]
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """Log-probability of every trained token at temperature 1: ``[K]`` float32, nats."""
+        count = len(batch.keep_K)
+        spare = spare_places(count) if self.rounds_shapes else 0
+        keep_K, targets_K = (functional.pad(tensor, (0, spare)) for tensor in (batch.keep_K, batch.targets_K))
         with self.precision():
-            hidden = self.hidden(batch)
+            hidden = self.hidden(batch, keep_K)
             rows = max(self.chunk_elements // self.head_width, 1)
             if len(hidden) <= rows:
-                return token_logprobs(self.head, hidden, batch.targets_K)
-            pieces = zip(torch.split(hidden, rows), torch.split(batch.targets_K, rows), strict=True)
+                return token_logprobs(self.head, hidden, targets_K)[:count]
+            pieces = zip(torch.split(hidden, rows), torch.split(targets_K, rows), strict=True)
             return torch.cat(
                 [
                     checkpoint(token_logprobs, self.head, piece, targets, use_reentrant=False)
                     for piece, targets in pieces
                 ]
-            )
+            )[:count]
 
     @property
     def head_width(self) -> int:
         """Logits of one position."""
         return int(self.causal_lm.config.get_text_config().vocab_size)
+
+
+def spare_places(count: int) -> int:
+    """Places to add to ``count`` so that few different sizes occur: at most a sixteenth, 16 sizes an octave."""
+    return -count % (1 << max(count.bit_length() - 5, 0))
 
 
 def token_logprobs(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
