@@ -1,13 +1,15 @@
 """Write the demo's results into the README, between its two markers.
 
-    python docs/generate_results.py demo-run/summary.json
+    python docs/generate_results.py SUMMARY.json [SUMMARY.json …]
 
-Every figure comes from the summary that ``firstchair demo`` wrote; none is typed in.
+The first summary makes the table, the others say how far another seed moves the result. Every figure comes from what
+``firstchair demo`` wrote; none is typed in.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,25 @@ def table(summary: dict[str, Any]) -> str:
         lines.append(row(title, summary["baseline"][name], summary["sft"][name]))
     alive = summary["completion"]
     lines.append(row("tasks completed in the desk", alive["before"], alive["after"]))
-    seconds, golden = summary["seconds"]["total"], summary["golden_sha256"]
-    lines += ["", f"{seconds:.0f} seconds in all; golden set `{golden[:12]}`."]
+    options, seconds, golden = summary["options"], summary["seconds"], summary["golden_sha256"]
+    size = f"{options['sessions']:,} training sessions, {options['epochs']:g} epochs, seed {options['seed']}"
+    time = f"{seconds['total']:.0f} seconds in all, {seconds['train']:.0f} of them training"
+    lines += ["", f"{size}, golden set `{golden[:12]}`. {time}."]
+    return "\n".join(lines)
+
+
+def seeds(summaries: Sequence[dict[str, Any]]) -> str:
+    """One line a run: other tasks, recordings, golden set and order of training. Nothing for a single run."""
+    if len(summaries) < 2:
+        return ""
+    lines = [
+        *("", "", "Every seed that was run draws other tasks, recordings and a golden set of its own:", ""),
+        *("| seed | pass, strict | malformed | tasks completed | seconds |", "| --- | --- | --- | --- | --- |"),
+    ]
+    for summary in summaries:
+        cells = [summary["sft"]["strict_pass"], summary["sft"]["malformed"], summary["completion"]["after"]]
+        figures = " | ".join(map(rate, cells))
+        lines.append(f"| {summary['options']['seed']} | {figures} | {summary['seconds']['total']:.0f} |")
     return "\n".join(lines)
 
 
@@ -55,15 +74,15 @@ def rate(found: dict[str, Any]) -> str:
     return f"{100 * found['value']:.1f}% ({100 * found['low']:.1f} to {100 * found['high']:.1f})"
 
 
-def filled(text: str, summary: dict[str, Any]) -> str:
-    """``text`` with the table between its markers. Raises ``DataError`` when it has no markers."""
+def filled(text: str, summaries: Sequence[dict[str, Any]]) -> str:
+    """``text`` with the tables between its markers. Raises ``DataError`` when it has no markers."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise DataError(f"no {BEGIN} … {END}", path=str(README))
-    return f"{before}{BEGIN}\n\n{table(summary)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{table(summaries[0])}{seeds(summaries)}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    written = filled(README.read_text(encoding="utf-8"), loads_bytes(Path(sys.argv[1]).read_bytes()))
-    write_text(README, written, force=True)
+    found = [loads_bytes(Path(path).read_bytes()) for path in sys.argv[1:]]
+    write_text(README, filled(README.read_text(encoding="utf-8"), found), force=True)

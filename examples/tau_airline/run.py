@@ -55,6 +55,8 @@ class Settings:
     """How many unreadable trajectories may be passed over; they are listed."""
     max_new_tokens: int = 256
     """Longest reply in the replay."""
+    constrain: bool = False
+    """Whether calls are forced to be valid for their schemas in the replay."""
     overrides: tuple[str, ...] = ()
     """``--set`` of ``train sft``."""
 
@@ -123,11 +125,16 @@ class Loop:
         )
 
     def training(self) -> None:
-        """Training records of the other tasks, the frozen set, a base model, and what it learns."""
-        corpus = self.out / "sft.jsonl"
+        """Training records of the other tasks, the frozen set, and what the base model learns."""
+        corpus, heldout = self.out / "sft.jsonl", self.out / "heldout.jsonl"
         self.step(
             *("data", "sft", self.store, "--split", self.out / "split" / "train", "--avoid", self.out / "draft"),
             *("--out", corpus),
+        )
+        # The loss of the sessions that the golden set is made of; nothing is chosen by it.
+        self.step(
+            *("data", "sft", self.store, "--split", self.out / "split" / "heldout", "--label", "reward=1.0"),
+            *("--out", heldout),
         )
         self.step(
             *("golden", "freeze", self.out / "draft", "--out", self.out / "golden"),
@@ -137,7 +144,8 @@ class Loop:
             "`verified: true`, pass it as --catalog",
         )
         overrides = [
-            *(f"model={self.settings.model}", f"data.train={corpus}", f"out={self.out / 'sft'}"),
+            *(f"model={self.settings.model}", f"data.train={corpus}", f"data.dev={heldout}"),
+            f"out={self.out / 'sft'}",
             *self.settings.overrides,
         ]
         self.step("train", "sft", self.settings.recipe, *(word for text in overrides for word in ("--set", text)))
@@ -145,9 +153,10 @@ class Loop:
     def scores(self) -> None:
         """Replay the golden set against both models, compare, report."""
         golden = self.out / "golden"
-        longest = ("--max-new-tokens", self.settings.max_new_tokens)
+        options = ["--max-new-tokens", self.settings.max_new_tokens]
+        options += ["--constrain"] if self.settings.constrain else []
         for name, model in (("before", self.settings.model), ("after", self.out / "sft" / "model")):
-            self.step("eval", "replay", golden, "--model", model, "--out", self.out / name, *longest)
+            self.step("eval", "replay", golden, "--model", model, "--out", self.out / name, *options)
         self.step("eval", "compare", self.out / "before", self.out / "after", findings_are_fine=True)
         self.step(
             *("eval", "report", self.out / "after", "--baseline", self.out / "before", "--golden", golden),
@@ -181,6 +190,7 @@ def main(argv: Sequence[str] | None = None, run: Run = in_a_process) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip-bad", type=int, default=0, help="pass over up to this many unreadable trajectories")
     parser.add_argument("--max-new-tokens", type=int, default=256, help="longest reply in the replay")
+    parser.add_argument("--constrain", action="store_true", help="force valid calls in the replay")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="override a recipe field")
     given = parser.parse_args(argv)
     settings = Settings(**{**vars(given), "overrides": tuple(given.overrides)})

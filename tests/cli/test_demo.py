@@ -22,7 +22,15 @@ def out(tmp_path_factory):
 
 def test_every_rate_of_the_summary_has_its_count_and_interval(out):
     summary = json.loads((out / "summary.json").read_text())
-    assert summary.keys() == {"baseline", "sft", "completion", "golden_sha256", "seconds"}
+    assert summary.keys() == {"options", "baseline", "sft", "completion", "golden_sha256", "seconds"}
+    assert summary["options"] == {
+        "sessions": 24,
+        "golden": 6,
+        "episodes": 2,
+        "mistake_rate": 0.04,
+        "epochs": 1.0,
+        "seed": 0,
+    }
     for part in ("baseline", "sft", "completion"):
         for name, rate in summary[part].items():
             assert rate.keys() == {"value", "n", "low", "high"}, name

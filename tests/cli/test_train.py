@@ -1,10 +1,14 @@
+import asyncio
 import json
+from typing import cast
 
 import pytest
 import yaml
 
 from firstchair.chat.messages import assistant_message, text_message
+from firstchair.data.golden import GoldenSet
 from firstchair.data.sft import SftRecord, write_sft
+from firstchair.evals.candidates import CandidateOptions, open_candidate
 from firstchair.train.base_model import base_model_dir
 
 
@@ -87,6 +91,24 @@ def test_an_adapter_is_merged(run, recipe, tmp_path):
     code, _, err = run("train", "merge", tmp_path / "run" / "model", "--out", tmp_path / "merged")
     assert code == 2
     assert "pass --force" in err
+
+
+def test_an_adapter_is_replayed_with_the_template_it_was_trained_with(run, recipe, tmp_path):
+    template = tmp_path / "other.jinja"
+    own = (tmp_path / "tiny" / "chat_template.jinja").read_text()
+    template.write_text("{# other #}" + own)
+    changes = ["method.type=lora", "method.rank=2", f"data.template={template}"]
+    code, _, err = run("train", "sft", recipe, *(word for pair in changes for word in ("--set", pair)))
+    assert code == 0, err
+    adapter = str(tmp_path / "run" / "model")
+    options = CandidateOptions("transformers", str(tmp_path / "tiny"), adapter=adapter)
+    unread = cast(GoldenSet, None)  # only a scripted candidate looks at the golden set
+    engine, renderer = open_candidate(options, unread)
+    try:
+        assert renderer is not None
+        assert renderer.template.text == template.read_text()
+    finally:
+        asyncio.run(engine.close())
 
 
 @pytest.mark.parametrize(

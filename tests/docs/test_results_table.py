@@ -28,13 +28,14 @@ def rate(value: float | None, n: int) -> dict[str, Any]:
     return {"value": value, "n": n, "low": None if value is None else 0.25, "high": None if value is None else 0.75}
 
 
-def summary() -> dict[str, Any]:
+def summary(seed: int = 0) -> dict[str, Any]:
     return {
         "baseline": {metric.name: rate(0.5, 600) for metric in METRICS} | {"argument_quality": rate(None, 0)},
         "sft": {metric.name: rate(0.625, 600) for metric in METRICS},
         "completion": {"before": rate(0.5, 60), "after": rate(0.7, 60)},
+        "options": {"sessions": 2000, "epochs": 1.5, "seed": seed},
         "golden_sha256": "0123456789abcdef",
-        "seconds": {"total": 240.4},
+        "seconds": {"total": 240.4, "train": 160.2},
     }
 
 
@@ -42,13 +43,22 @@ def test_the_table_holds_rates_intervals_counts_and_the_hash():
     table = results.table(summary())
     assert "| pass, strict | 50.0% (25.0 to 75.0) | 62.5% (25.0 to 75.0) | 600 |" in table
     assert "| argument quality, given the right tool | – | 62.5% (25.0 to 75.0) | 0, 600 |" in table
-    assert table.endswith("240 seconds in all; golden set `0123456789ab`.")
+    assert "2,000 training sessions, 1.5 epochs, seed 0, golden set `0123456789ab`." in table
+    assert table.endswith("240 seconds in all, 160 of them training.")
+
+
+def test_every_seed_has_a_line():
+    assert results.seeds([summary()]) == ""
+    lines = results.seeds([summary(0), summary(7)]).split("\n")
+    assert lines[-2:] == [
+        f"| {seed} | {' | '.join(['62.5% (25.0 to 75.0)'] * 2)} | 70.0% (25.0 to 75.0) | 240 |" for seed in (0, 7)
+    ]
 
 
 def test_filling_twice_leaves_one_table_and_the_rest_alone():
     text = f"before\n{results.BEGIN}\nstale\n{results.END}\nafter\n"
-    once = results.filled(text, summary())
-    assert results.filled(once, summary()) == once
+    once = results.filled(text, [summary()])
+    assert results.filled(once, [summary()]) == once
     assert once.startswith("before\n")
     assert once.endswith("after\n")
     assert "stale" not in once
@@ -56,7 +66,7 @@ def test_filling_twice_leaves_one_table_and_the_rest_alone():
 
 def test_a_text_without_markers_is_refused():
     with pytest.raises(DataError, match="demo:begin"):
-        results.filled("nothing here", summary())
+        results.filled("nothing here", [summary()])
 
 
 def test_the_readme_has_the_markers():

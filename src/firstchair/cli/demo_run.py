@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,11 @@ class DemoOptions:
     """How large the demo is."""
 
     out: Path
-    sessions: int = 2400
+    sessions: int = 2000
     golden: int = 66
     episodes: int = 60
     mistake_rate: float = 0.04
-    epochs: float = 1.0
+    epochs: float = 1.5
     seed: int = 0
 
 
@@ -135,7 +135,7 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
         after = asyncio.run(score_model(model, golden, tasks, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
         write_reports(before, after, golden, out)
-    summary = summary_of(before, after, golden, clock)
+    summary = summary_of(options, before, after, golden, clock)
     write_text(out / "summary.json", dumps(summary) + "\n")
     _show(summary, out)
     return summary
@@ -228,9 +228,12 @@ async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask],
     return Scores(run, completion(episodes, {task.task_id: task.rows for task in tasks}, seed=seed))
 
 
-def summary_of(before: Scores, after: Scores, golden: GoldenSet, clock: Clock) -> dict[str, Any]:
-    """``{baseline, sft, completion, golden_sha256, seconds}``; each rate as value, n, low, high."""
+def summary_of(
+    options: DemoOptions, before: Scores, after: Scores, golden: GoldenSet, clock: Clock
+) -> dict[str, Any]:
+    """``{options, baseline, sft, completion, golden_sha256, seconds}``; each rate as value, n, low, high."""
     return {
+        "options": {name: value for name, value in asdict(options).items() if name != "out"},
         "baseline": {name: rate_row(rate) for name, rate in measure(before.run.rows).items()},
         "sft": {name: rate_row(rate) for name, rate in measure(after.run.rows).items()},
         "completion": {"before": rate_row(before.alive.completed), "after": rate_row(after.alive.completed)},

@@ -77,16 +77,22 @@ def _transformers(options: CandidateOptions) -> tuple[Engine, Renderer | None]:
         raise ConfigError(f"--model {options.model}: no such directory; expected a saved model")
     from firstchair.engines.transformers_engine import TransformersEngine
 
-    renderer = _renderer(options, options.tokenizer or directory)
+    adapter = Path(options.adapter) if options.adapter else None
+    renderer = _renderer(options, options.tokenizer or _renders(directory, adapter))
     engine = TransformersEngine(
         directory,
         renderer,
         options.dtype,
         prefix_sharing=options.prefix_sharing,
-        adapter=options.adapter or None,
+        adapter=adapter,
         device=options.device,
     )
     return engine, renderer
+
+
+def _renders(model: Path, adapter: Path | None) -> Path:
+    """The directory whose tokenizer and template the weights were trained with: the adapter's own, if it has them."""
+    return adapter if adapter is not None and (adapter / "tokenizer.json").is_file() else model
 
 
 def _renderer(options: CandidateOptions, directory: Path | None) -> Renderer | None:
