@@ -21,7 +21,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the tasks, the recordings and the training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:
-    """Record a teacher, freeze a golden set, train the tiny model, show what changed. Under five minutes on two cores."""
+    """Record a teacher, freeze a golden set, train a tiny model, show what changed: five minutes on two cores."""
     from firstchair.cli.demo_run import DemoOptions, run_demo
 
     run_demo(
