@@ -37,6 +37,9 @@ def table(summary: dict[str, Any]) -> str:
     lines = ["| | base | trained | n |", "| --- | --- | --- | --- |"]
     for name, title in ROWS.items():
         lines.append(row(title, summary["baseline"][name], summary["sft"][name]))
+        if name == "strict_pass":
+            kinds = summary["strict_pass_by_kind"]
+            lines += [row(f"… of {kind}", found, kinds["sft"][kind]) for kind, found in kinds["baseline"].items()]
     alive = summary["completion"]
     lines.append(row("tasks completed in the desk", alive["before"], alive["after"]))
     options, seconds, golden = summary["options"], summary["seconds"], summary["golden_sha256"]

@@ -22,7 +22,10 @@ def out(tmp_path_factory):
 
 def test_every_rate_of_the_summary_has_its_count_and_interval(out):
     summary = json.loads((out / "summary.json").read_text())
-    assert summary.keys() == {"options", "baseline", "sft", "completion", "golden_sha256", "seconds"}
+    expected = {"options", "baseline", "sft", "strict_pass_by_kind", "completion", "golden_sha256", "seconds"}
+    assert summary.keys() == expected
+    for kinds in summary["strict_pass_by_kind"].values():
+        assert kinds.keys() == {"convention tools", "final reply", "universal tools"}
     assert summary["options"] == {
         "sessions": 24,
         "golden": 6,

@@ -33,6 +33,7 @@ def summary(seed: int = 0) -> dict[str, Any]:
         "baseline": {metric.name: rate(0.5, 600) for metric in METRICS} | {"argument_quality": rate(None, 0)},
         "sft": {metric.name: rate(0.625, 600) for metric in METRICS},
         "completion": {"before": rate(0.5, 60), "after": rate(0.7, 60)},
+        "strict_pass_by_kind": {"baseline": {"final reply": rate(0.5, 200)}, "sft": {"final reply": rate(0.75, 200)}},
         "options": {"sessions": 2000, "epochs": 1.5, "seed": seed},
         "golden_sha256": "0123456789abcdef",
         "seconds": {"total": 240.4, "train": 160.2},
@@ -42,6 +43,7 @@ def summary(seed: int = 0) -> dict[str, Any]:
 def test_the_table_holds_rates_intervals_counts_and_the_hash():
     table = results.table(summary())
     assert "| pass, strict | 50.0% (25.0 to 75.0) | 62.5% (25.0 to 75.0) | 600 |" in table
+    assert "| … of final reply | 50.0% (25.0 to 75.0) | 75.0% (25.0 to 75.0) | 200 |" in table
     assert "| argument quality, given the right tool | – | 62.5% (25.0 to 75.0) | 0, 600 |" in table
     assert "2,000 training sessions, 1.5 epochs, seed 0, golden set `0123456789ab`." in table
     assert table.endswith("240 seconds in all, 160 of them training.")

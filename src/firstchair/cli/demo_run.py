@@ -36,7 +36,7 @@ from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, Train
 from firstchair.data.sft import SftOptions, sft_records, write_sft
 from firstchair.data.similarity import text_shingles
 from firstchair.evals.completion import Completion, completion
-from firstchair.evals.metrics import measure
+from firstchair.evals.metrics import measure, standard_slices
 from firstchair.evals.replay import ReplayOptions, replay_async
 from firstchair.evals.run_record import Run
 from firstchair.evals.stats import Rate
@@ -231,15 +231,22 @@ async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask],
 def summary_of(
     options: DemoOptions, before: Scores, after: Scores, golden: GoldenSet, clock: Clock
 ) -> dict[str, Any]:
-    """``{options, baseline, sft, completion, golden_sha256, seconds}``; each rate as value, n, low, high."""
+    """What ``summary.json`` holds; every rate as ``rate_row`` writes it."""
     return {
         "options": {name: value for name, value in asdict(options).items() if name != "out"},
         "baseline": {name: rate_row(rate) for name, rate in measure(before.run.rows).items()},
         "sft": {name: rate_row(rate) for name, rate in measure(after.run.rows).items()},
+        "strict_pass_by_kind": {"baseline": by_kind(before.run, golden), "sft": by_kind(after.run, golden)},
         "completion": {"before": rate_row(before.alive.completed), "after": rate_row(after.alive.completed)},
         "golden_sha256": golden.set_sha256,
         "seconds": {**clock.seconds, "total": round(sum(clock.seconds.values()), 2)},
     }
+
+
+def by_kind(run: Run, golden: GoldenSet) -> dict[str, dict[str, float | int | None]]:
+    """Strict pass of final replies, of calls of universal tools and of calls of the desk's own conventions."""
+    parts = standard_slices(run.rows, golden.kinds)["tool kind"]
+    return {part.name: rate_row(part.strict) for part in sorted(parts, key=lambda part: part.name)}
 
 
 def rate_row(rate: Rate) -> dict[str, float | int | None]:
@@ -281,6 +288,10 @@ def _show(summary: dict[str, Any], out: Path) -> None:
         table.add_column(column, justify="right" if column else "left")
     for name in SHOWN:
         table.add_row(name.replace("_", " "), _cell(summary["baseline"][name]), _cell(summary["sft"][name]))
+        if name == "strict_pass":
+            kinds = summary["strict_pass_by_kind"]
+            for kind, rate in kinds["baseline"].items():
+                table.add_row(f"  of {kind}", _cell(rate), _cell(kinds["sft"][kind]))
     table.add_row("episodes completed", _cell(summary["completion"]["before"]), _cell(summary["completion"]["after"]))
     console = Console()
     console.print(table)
