@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import resource
 import shutil
 import subprocess
 
@@ -9,7 +10,7 @@ import pytest
 
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall, text_message
-from firstchair.core.errors import ConfigError
+from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.evals.metrics import Prices, measure
 from firstchair.evals.replay import replay
@@ -72,6 +73,21 @@ def test_files_are_not_overwritten_unless_told(golden, runs, tmp_path):
         write_report(runs[0], golden, tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
     write_report(runs[0], golden, tmp_path / "r.html", force=True)
+
+
+def test_a_disk_too_small_for_the_page_leaves_neither_file(golden, runs, tmp_path):
+    write_report(runs[0], golden, tmp_path / "r.html")
+    sizes = [(tmp_path / name).stat().st_size for name in ("r.json", "r.html")]
+    assert sizes[0] < sizes[1]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sum(sizes) // 2, before[1]))
+    try:
+        with pytest.raises(RunFailed, match=r"cannot write .*s\.html"):
+            write_report(runs[0], golden, tmp_path / "s.html")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [path.name for path in tmp_path.iterdir() if "s." in path.name]
+    write_report(runs[0], golden, tmp_path / "s.html")
 
 
 def test_runs_that_cannot_be_compared_give_no_report(golden, runs, tmp_path):

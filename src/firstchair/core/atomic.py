@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -65,6 +65,19 @@ def write_text(path: Path, text: str, *, force: bool = False) -> None:
     """Write ``text`` to ``path`` atomically."""
     with atomic_writer(path, force=force) as out:
         out.write(text)
+
+
+def write_texts(texts: Mapping[Path, str], *, force: bool = False) -> None:
+    """Write files that belong together: all are whole on the disk before the first gets its name.
+
+    Raises as ``atomic_writer`` does; a full disk then leaves none of them.
+    """
+    with ExitStack() as stack:
+        for path, text in texts.items():
+            out = stack.enter_context(atomic_writer(path, force=force))
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
 
 
 @contextmanager

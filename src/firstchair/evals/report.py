@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from firstchair.core.atomic import refuse_existing, write_text
+from firstchair.core.atomic import refuse_existing, write_texts
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.metrics import Prices
 from firstchair.evals.report_cases import report_cases
@@ -57,8 +57,9 @@ def write_report(
         refuse_existing(path, force=force)
     data = report_data(run, golden, baseline, allow_serving=allow_serving, prices=prices, completion=completion)
     page = render(data, report_cases(run, golden, baseline))
-    write_text(beside, json.dumps(to_json(data), ensure_ascii=False, indent=1) + "\n", force=force)
-    write_text(out, page, force=force)
+    numbers = json.dumps(to_json(data), ensure_ascii=False, indent=1) + "\n"
+    # Both or neither: a lone JSON file would make the next try ask for --force.
+    write_texts({beside: numbers, out: page}, force=force)
     return data
 
 
