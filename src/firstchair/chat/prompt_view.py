@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from firstchair.chat.formats.base import ToolCallFormat
 from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool, ToolCall
 from firstchair.chat.text_encoder import TextEncoder
@@ -40,6 +42,12 @@ class PromptView:
     def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Template messages. Raises ``DataError`` for what text cannot show (an image)."""
         return [self._message(message, index) for index, message in enumerate(messages)]
+
+    def with_writable_calls(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages with ``{}`` for arguments that a template cannot write, where it writes parsed values."""
+        if self.arguments_as != "object":
+            return messages
+        return [message if all(map(_is_object, message.tool_calls)) else _emptied(message) for message in messages]
 
     def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
         """Tool schemas in the OpenAI form. A tuple is taken as unchanging and remembered."""
@@ -112,6 +120,17 @@ class PromptView:
                 field=where,
             )
         return value
+
+
+def _is_object(call: ToolCall) -> bool:
+    return call.parsed() is not None
+
+
+def _emptied(message: Message) -> Message:
+    calls = (
+        call if _is_object(call) else msgspec.structs.replace(call, arguments="{}") for call in message.tool_calls
+    )
+    return msgspec.structs.replace(message, tool_calls=tuple(calls))
 
 
 def visible_text(message: Message, where: str = "message") -> str:

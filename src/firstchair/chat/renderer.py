@@ -196,11 +196,13 @@ class Renderer:
         """Token ids to append after the last assistant turn of ``messages``: what came since, and the next prompt.
 
         ``ended`` says whether the stream already has the end-of-turn token; a truncated reply has none, and gets
-        the template's. Raises ``DataError`` when the template rewrites the turns before (strict).
+        the template's. The turns before are in the stream as they were sampled, so call arguments that a template
+        cannot write do not matter here. Raises ``DataError`` when the template rewrites the turns before (strict).
         """
         last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=None)
         if last is None or self._facts.style is None:
             raise DataError("no assistant turn to continue from, or the template's turns have no known markers")
+        messages = self._view.with_writable_calls(messages)
         full = without_spans(self._render(messages, tools, True))
         before = without_spans(self._render(messages[:last], tools, True))
         upto = without_spans(self._render(messages[: last + 1], tools, False))

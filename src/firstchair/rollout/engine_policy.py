@@ -10,8 +10,10 @@ from firstchair.chat.actions import Problem
 from firstchair.chat.formats.native import read_message
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.clock import utc_now
+from firstchair.core.errors import FirstchairError
 from firstchair.core.seeds import seed_of
-from firstchair.engines.base import Engine, Generation, Request, Sampling, Stop
+from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling, Stop
+from firstchair.rollout.episode_stream import EpisodeStream
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.traces.session import CallTokens, ModelCall, Usage
 
@@ -23,9 +25,13 @@ class EnginePolicy:
     """Renders, generates for all live episodes in one batch, parses.
 
     With a ``renderer`` prompts go out as token ids and text comes back to be parsed; without one the engine's
-    server renders and parses. A ``sampling.seed`` is varied per episode and decision, so that the rollouts of a
-    group differ and a run still repeats. ``record_tokens`` keeps the engine's own ids and log-probabilities on the
-    session, where the engine gives them: training consumes those and never tokenises again.
+    server renders and parses. An episode's prompt is its whole token stream: what was sampled stays as it was
+    sampled, and is never tokenised again (see ``EpisodeStream``). An episode that is missing from one ``act`` has
+    ended, and its stream is dropped.
+
+    A ``sampling.seed`` is varied per episode and decision, so that the rollouts of a group differ and a run still
+    repeats. ``record_tokens`` keeps the engine's own ids and log-probabilities on the session, where the engine
+    gives them: training consumes those.
     """
 
     batched = True
@@ -43,29 +49,45 @@ class EnginePolicy:
         self.engine, self.name = engine, engine.info().model
         self._renderer, self._sampling = renderer, sampling or Sampling()
         self._constrain, self._salvage, self._record_tokens = constrain, salvage, record_tokens
+        self._streams: dict[str, EpisodeStream] = {}
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
-        """One generation per request."""
+        """One generation per request; one that cannot be rendered gets an error of its own."""
         started = utc_now()
+        self._follow(requests)
         sent = [self._request(request) for request in requests]
+        ready = [request for request in sent if isinstance(request, Request)]
         by_id: dict[str, Generation] = {}
-        async for generation in self.engine.generate(sent):
-            by_id[generation.request_id] = generation
+        if ready:
+            async for generation in self.engine.generate(ready):
+                by_id[generation.request_id] = generation
         return [
-            self._reply(request, by_id[out.request_id], started) for request, out in zip(requests, sent, strict=True)
+            self._reply(request, by_id[out.request_id], started) if isinstance(out, Request) else out
+            for request, out in zip(requests, sent, strict=True)
         ]
 
-    def _request(self, request: PolicyRequest) -> Request:
+    def _follow(self, requests: Sequence[PolicyRequest]) -> None:
+        """Keep a stream for each live episode and for no other."""
+        if self._renderer is not None:
+            live = [request.episode_id for request in requests]
+            self._streams = {name: self._streams.get(name) or EpisodeStream(self._renderer) for name in live}
+
+    def _request(self, request: PolicyRequest) -> Request | PolicyReply:
         # The conversation only grows, so its length names the decision.
         request_id, sampling = f"{request.episode_id}:{len(request.messages)}", self._sampling
         if sampling.seed is not None:
             sampling = replace(sampling, seed=seed_of(sampling.seed, request_id))
-        ids = self._renderer.prompt_ids(request.messages, request.tools) if self._renderer else None
+        ids: tuple[int, ...] | None = None
+        if self._renderer is not None:
+            try:
+                ids = self._streams[request.episode_id].prompt(request.messages, request.tools)
+            except FirstchairError as error:
+                return PolicyReply(error=f"{ErrorKind.BAD_REQUEST}: {error}", error_kind=ErrorKind.BAD_REQUEST)
         return Request(
             request_id=request_id,
             messages=request.messages,
             tools=request.tools,
-            prompt_ids=None if ids is None else tuple(ids),
+            prompt_ids=ids,
             sampling=sampling,
             group=request.episode_id,
             constrain=self._constrain,
@@ -93,6 +115,7 @@ class EnginePolicy:
             )
             return PolicyReply(error=problem, call=call)
         parsed = self._renderer.parse(generation.text, request.tools, salvage=self._salvage)
+        self._streams[request.episode_id].sampled(generation, parsed.action().to_message())
         problems = parsed.problems + truncated(generation.stop)
         return PolicyReply(
             action=parsed.action(),

@@ -1,0 +1,85 @@
+"""The token stream of one live episode: the prompt of each decision is all that was read and sampled before.
+
+    render once ─► prompt ─► sampled ids ─► delta of the environment ─► prompt ─► …
+
+Where the stream cannot go on (the template rewrites earlier turns, the history was compacted or branched, the
+server does not tell its ids), the next prompt is rendered afresh: a new segment, which shows in the record as a
+prompt that does not begin with the ids before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from firstchair.chat.messages import Message, Tool, assistant_message
+from firstchair.chat.token_conversation import TokenConversation
+from firstchair.core.errors import DataError
+from firstchair.engines.base import Generation
+
+if TYPE_CHECKING:
+    from firstchair.chat.renderer import Renderer
+
+
+class EpisodeStream:
+    """Grows with the episode. Call ``prompt`` before each generation and ``sampled`` after it."""
+
+    def __init__(self, renderer: Renderer):
+        self._renderer = renderer
+        self._messages: tuple[Message, ...] = ()
+        self._tools: tuple[Tool, ...] = ()
+        self._replies: tuple[Message, ...] = ()
+        """The forms in which the last reply may enter the messages; empty when the stream cannot go on."""
+        self.conversation = TokenConversation()
+        """The present segment."""
+
+    def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> tuple[int, ...]:
+        """Ids of the prompt for the next decision. Raises ``DataError`` when the messages cannot be rendered."""
+        first, ids = len(self._messages) + 1, self._delta(messages, tools)
+        self._replies = ()
+        if ids is None:
+            first, ids = 0, self._renderer.prompt_ids(messages, tools)
+            self.conversation = TokenConversation()
+        follows = first < len(messages)
+        self.conversation.append_env(
+            ids, role=messages[first].role if follows else "system", message_index=first if follows else -1
+        )
+        self._messages, self._tools = messages, tools
+        return tuple(self.conversation.ids)
+
+    def sampled(self, generation: Generation, reply: Message) -> None:
+        """Append what the model wrote, as it was sampled; ``reply`` is how it was read."""
+        ids, logprobs = generation.ids, generation.logprobs
+        if ids is None or generation.prompt_ids != tuple(self.conversation.ids):
+            return
+        try:
+            self.conversation.append_sampled(
+                ids,
+                [0.0] * len(ids) if logprobs is None else logprobs,
+                message_index=len(self._messages),
+                trained=logprobs is not None,
+            )
+        except DataError:  # a log-probability that is none: the recorded call shows it, the segment ends here
+            return
+        # A reply that cannot be read enters the messages as its raw text.
+        self._replies = (reply, assistant_message(generation.text))
+
+    def _delta(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[int] | None:
+        """What to append since the last reply; ``None`` when the stream cannot go on."""
+        known = len(self._messages)
+        if not self._replies or tools != self._tools or messages[:known] != self._messages:
+            return None
+        if len(messages) == known or _said(messages[known]) not in map(_said, self._replies):
+            return None
+        if any(message.role == "assistant" for message in messages[known + 1 :]):
+            return None
+        ended = self.conversation.ids[-1] in self._renderer.stop_ids
+        try:
+            return self._renderer.env_delta(messages, tools, ended=ended)
+        except DataError:
+            return None
+
+
+def _said(message: Message) -> tuple[str, str, Sequence[tuple[str, str]]]:
+    """A message without what the episode adds to it (ids of calls, marks)."""
+    return message.text, message.thinking, tuple((call.name, call.arguments) for call in message.tool_calls)
