@@ -6,10 +6,11 @@ from typer.testing import CliRunner
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.renderer import Renderer
 from firstchair.cli.evals import app
-from firstchair.core.errors import ConfigError, DataError, FirstchairError
+from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed
 from firstchair.data.golden import BuildOptions, FreezeOptions, build, freeze
 from firstchair.evals.run_record import ROWS, load_run
 from firstchair.evals.verdict import score
+from firstchair.testing.fault_server import Answer, FaultServer
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.train.base_model import base_model_dir
 
@@ -81,10 +82,25 @@ def test_a_run_is_scored_again_without_a_model(golden, tmp_path):
 
 
 def test_a_missing_reply_is_an_engine_error_and_not_a_failure_of_the_model(golden, tmp_path):
-    run("replay", golden, "--engine", "scripted", "--model", replies(tmp_path, 0.5), "--out", tmp_path / "run")
+    with pytest.raises(
+        RunFailed, match=r"15 of 30 decisions got no answer: engine: .*has no reply for trip-3:0.*; repeat"
+    ):
+        run("replay", golden, "--engine", "scripted", "--model", replies(tmp_path, 0.5), "--out", tmp_path / "run")
+    assert "left out: 15 (engine): trip-3:0" in run("show", tmp_path / "run")
     rows = load_run(tmp_path / "run").rows
     assert sum(not row.obtained for row in rows) == 15
     assert "has no reply for" in next(row.error for row in rows if not row.obtained)
+
+
+def test_a_server_that_refuses_every_request_fails_the_run_and_says_why(golden, tmp_path):
+    refused = Answer({"error": {"message": "The model `typo` does not exist."}}, 404)
+    with FaultServer(lambda seen, number: refused) as server:
+        model = ("--engine", "openai", "--base-url", server.base_url + "/v1", "--model", "typo", "--limit", 3)
+        with pytest.raises(
+            RunFailed, match=r"3 of 3 decisions got no answer: bad_request: .*404.*does not exist"
+        ) as caught:
+            run("replay", golden, *model, "--out", tmp_path / "run")
+    assert caught.value.exit_code == 1
 
 
 def test_a_flipped_byte_in_the_golden_set_scores_nothing(golden, tmp_path):

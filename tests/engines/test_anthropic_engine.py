@@ -57,6 +57,18 @@ def test_a_call_with_thinking_is_read_and_input_counters_are_added_up() -> None:
     assert (generation.prompt_tokens, generation.cached_tokens, generation.output_tokens) == (135, 128, 9)
 
 
+def test_a_base_url_with_v1_asks_for_the_same_path() -> None:
+    async def ask(server: FaultServer) -> None:
+        engine = AnthropicEngine(server.base_url + "/v1/", "m")
+        async for _ in engine.generate([Request(request_id="a", messages=ASK)]):
+            pass
+        await engine.close()
+
+    with FaultServer(lambda seen, number: Answer(answer())) as server:
+        asyncio.run(ask(server))
+    assert [seen.path for seen in server.seen] == ["/v1/messages"]
+
+
 @pytest.mark.parametrize(
     ("reason", "stop"),
     [

@@ -10,12 +10,15 @@ import msgspec
 import pytest
 
 from firstchair.chat.actions import Action
-from firstchair.chat.messages import ToolCall
+from firstchair.chat.messages import ImagePart, ToolCall
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
+from firstchair.data.golden import BuildOptions, GoldenSet, build
 from firstchair.engines.base import ErrorKind, Generation, Sampling, Stop
 from firstchair.engines.scripted import ScriptedEngine
+from firstchair.evals.metrics import excluded, unanswered
 from firstchair.evals.replay import ReplayOptions, replay, session_prompts
 from firstchair.evals.run_record import ROWS, RUN, RowWriter, load_run, read_rows
+from firstchair.testing.sessions import trip_session, trip_tools
 
 REPLY = Action(kind="final_reply", text="Done.").to_message()
 
@@ -326,3 +329,58 @@ def test_replay_can_run_inside_an_event_loop(golden, tmp_path):
         )
 
     assert [len(run.rows) for run in asyncio.run(both())] == [60, 60]
+
+
+def rendered_golden(tmp_path, spoil, session_number=1):
+    """Three sessions, one of them spoiled, and two renderers: the second has a template that parses arguments."""
+    from firstchair.chat.renderer import Renderer
+    from firstchair.train.tiny import build_tokenizer
+
+    sessions = [trip_session(number) for number in range(3)]
+    sessions[session_number] = spoil(sessions[session_number])
+    options = BuildOptions(name="trips", created_at="2026-02-03T00:00:00Z")
+    build(sessions, lambda _: trip_tools(), tmp_path / "golden", options)
+    tokenizer = build_tokenizer([m.text for s in sessions for m in s.messages], vocab_size=600)
+    parses = tokenizer.chat_template.replace("f.arguments if f.arguments is string else ", "")
+    assert parses != tokenizer.chat_template
+    return (
+        GoldenSet.load(tmp_path / "golden", draft=True),
+        Renderer(tokenizer, tokenizer.chat_template),
+        Renderer(tokenizer, parses),
+    )
+
+
+def with_message(session, index, **changes):
+    messages = list(session.messages)
+    messages[index] = msgspec.structs.replace(messages[index], **changes)
+    return msgspec.structs.replace(session, messages=tuple(messages))
+
+
+def test_an_image_leaves_out_the_decisions_that_see_it_and_no_other(tmp_path):
+    image = (ImagePart(url="https://example.com/a.png"),)
+    golden, renderer, _ = rendered_golden(tmp_path, lambda session: with_message(session, 7, content=image))
+    engine = ScriptedEngine(gold_of(golden))
+    run = replay(golden, engine, renderer, tmp_path / "run")
+    out = [row for row in run.rows if not row.obtained]
+    assert [row.dp_id for row in out] == ["trip-1:3", "trip-1:4"]
+    assert {(row.scored.rule, row.covered, row.stop) for row in out} == {("unrenderable", False, "")}
+    assert "an image; this model reads text only" in out[0].error
+    assert len(engine.seen) == 13
+    (part,) = excluded(run.rows)
+    assert part.first == out[0].error
+    assert unanswered(run.rows) == []
+
+
+def test_a_malformed_call_in_the_history_leaves_out_what_a_parsing_template_cannot_say(tmp_path):
+    def spoil(session):
+        call = session.messages[4].tool_calls[0]
+        return with_message(session, 4, content=(), tool_calls=(msgspec.structs.replace(call, arguments="{oops"),))
+
+    golden, _, renderer = rendered_golden(tmp_path, spoil)
+    corrected = Action(kind="final_reply", text="Sorry.")
+    points = (msgspec.structs.replace(p, gold=corrected) if p.dp_id == "trip-1:1" else p for p in golden.decisions)
+    golden = replace(golden, decisions=tuple(points))
+    run = replay(golden, ScriptedEngine(lambda request: REPLY), renderer, tmp_path / "run")
+    out = [row for row in run.rows if not row.obtained]
+    assert [row.dp_id for row in out] == ["trip-1:2", "trip-1:3", "trip-1:4"]
+    assert "arguments are not a JSON object" in out[0].error

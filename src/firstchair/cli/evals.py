@@ -34,7 +34,7 @@ ModelOption = Annotated[
     str,
     typer.Option("--model", help="Model directory, served name, or for scripted a JSONL of replies or `gold`."),
 ]
-BaseUrl = Annotated[str, typer.Option("--base-url", help="Of openai or anthropic servers, with /v1.")]
+BaseUrl = Annotated[str, typer.Option("--base-url", help="Of a server. OpenAI's ends in /v1; Anthropic's does not.")]
 Tokenizer = Annotated[
     Path | None, typer.Option(help="Directory whose tokenizer and template render prompts; openai then sends ids.")
 ]
@@ -76,8 +76,8 @@ def replay(
     api_key_env: ApiKeyEnv = "",
     as_json: AsJson = False,
 ) -> None:
-    """Replay a golden set against a candidate."""
-    from firstchair.cli.evals_view import print_run
+    """Replay a golden set against a candidate. Exit code 1 when it gave no answer to some decisions."""
+    from firstchair.cli.evals_view import print_run, refuse_unanswered
     from firstchair.engines.base import Sampling
     from firstchair.evals.candidates import CandidateOptions, replay_candidate
     from firstchair.evals.replay import ReplayOptions
@@ -108,7 +108,9 @@ def replay(
         resume=resume,
         retry_errors=retry_errors,
     )
-    print_run(replay_candidate(_golden(golden), who, out, options), as_json=as_json)
+    run = replay_candidate(_golden(golden), who, out, options)
+    print_run(run, as_json=as_json)
+    refuse_unanswered(run)
 
 
 @app.command()

@@ -10,10 +10,11 @@ import msgspec
 from rich.console import Console
 
 from firstchair.cli.tables import Column, number, print_json, print_list, table
+from firstchair.core.errors import RunFailed
 from firstchair.evals.compare import Change, Comparison, Flips
 from firstchair.evals.judge import read_judged
 from firstchair.evals.labels import labels_of
-from firstchair.evals.metrics import METRICS, excluded, measure, verdict_counts
+from firstchair.evals.metrics import SHOWN, excluded, measure, unanswered, verdict_counts
 from firstchair.evals.report import interval, percent, points
 from firstchair.evals.run_record import Run
 from firstchair.evals.stats import Rate
@@ -44,8 +45,8 @@ def print_run(run: Run, *, as_json: bool) -> None:
         )
         return
     record = run.record
-    made = table("metric", "#rate", "#95%", "#n", title=f"{record.candidate.model} on {record.golden.name}")
-    for metric in METRICS:
+    made = table("metric", "#rate", "#95%", "#n", title=f"{record.candidate.name} on {record.golden.name}")
+    for metric in SHOWN:
         rate = rates[metric.name]
         made.add_row(metric.title, percent(rate.value), interval(rate), f"{rate.n:,}")
         if metric.name == "lenient_pass":
@@ -55,8 +56,31 @@ def print_run(run: Run, *, as_json: bool) -> None:
     console.print(made)
     console.print(f"True level: {truth.why}.", highlight=False)
     for part in excluded(run.rows):
-        console.print(f"left out: {part.count} ({part.reason}): {', '.join(part.dp_ids[:5])}", highlight=False)
+        more = ", …" if part.count > 5 else ""
+        first = f"; first: {part.first}" if part.first else ""
+        console.print(
+            f"left out: {part.count} ({part.reason}): {', '.join(part.dp_ids[:5])}{more}{first}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     console.print(f"run directory: {run.path}", highlight=False, soft_wrap=True)
+
+
+def refuse_unanswered(run: Run) -> None:
+    """Raise ``RunFailed`` with the first reason of each kind when the engine failed at some decisions."""
+    kinds = unanswered(run.rows)
+    if not kinds:
+        return
+    total = sum(kind.count for kind in kinds)
+    reasons = [
+        (f"{kind.count} × " if len(kinds) > 1 else "") + f"{kind.reason}: {kind.first or 'no reason given'}"
+        for kind in kinds
+    ]
+    raise RunFailed(
+        f"{total:,} of {len(run.rows):,} decisions got no answer: {'; '.join(reasons)}; "
+        "repeat with --retry-errors once it is fixed"
+    )
 
 
 def _plain(rates: Mapping[str, Rate]) -> dict[str, Any]:
@@ -69,9 +93,9 @@ def print_comparison(found: Comparison, *, as_json: bool) -> None:
         print_json(msgspec.to_builtins(found))
         return
     console = Console()
-    titles = {metric.name: metric.title for metric in METRICS}
+    titles = {metric.name: metric.title for metric in SHOWN}
     numbers = [number(name) for name in ("before", "after", "difference", "95%")]
-    rows = [[titles[name], *_change(change)] for name, change in found.metrics.items()]
+    rows = [[titles[name], *_change(change)] for name, change in found.metrics.items() if name in titles]
     print_list([Column("metric"), *numbers], rows, title=f"{found.before} → {found.after}")
     routes = [
         [f"{tool.tool} ({tool.kind})" if tool.kind else tool.tool, f"{tool.support:,}", *_change(tool.lenient)]

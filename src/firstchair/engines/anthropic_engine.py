@@ -15,7 +15,7 @@ API_VERSION = "2023-06-01"
 
 
 class AnthropicEngine(HttpEngine):
-    """An ``Engine`` over ``base_url`` (without ``/v1``). Messages only: no ids, no log-probabilities."""
+    """An ``Engine`` over ``base_url`` (with or without ``/v1``). Messages only: no ids, no log-probabilities."""
 
     name = "anthropic"
 
@@ -29,7 +29,9 @@ class AnthropicEngine(HttpEngine):
         options: HttpOptions | None = None,
     ):
         headers = {"x-api-key": api_key, "anthropic-version": API_VERSION}
-        super().__init__(base_url, model, headers=headers, options=options or HttpOptions(), concurrency=concurrency)
+        # An OpenAI URL given out of habit would ask for /v1/v1/messages.
+        url = base_url.rstrip("/").removesuffix("/v1")
+        super().__init__(url, model, headers=headers, options=options or HttpOptions(), concurrency=concurrency)
 
     def build(self, request: Request, dropped: list[str]) -> tuple[str, dict[str, Any]]:
         """Path and body. Ids, a seed and constrained calls have no counterpart here and are refused."""

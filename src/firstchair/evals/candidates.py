@@ -56,7 +56,8 @@ def open_candidate(options: CandidateOptions, golden: GoldenSet) -> tuple[Engine
     if options.engine == "scripted":
         return _scripted(options, golden), _renderer(options, options.tokenizer)
     if not options.base_url:
-        raise ConfigError(f"--engine {options.engine} needs --base-url, e.g. http://127.0.0.1:8000/v1")
+        example = "http://127.0.0.1:8000" + ("/v1" if options.engine == "openai" else "")
+        raise ConfigError(f"--engine {options.engine} needs --base-url, e.g. {example}")
     if options.adapter:
         raise ConfigError("--adapter is for --engine transformers; a server is asked for an adapter by --model")
     key = _key(options)

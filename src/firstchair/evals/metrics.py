@@ -1,7 +1,8 @@
 """The metrics of a replay run, each a rate over rows with its interval, all recomputable from ``decisions.jsonl``.
 
 A metric is two questions about a row: does it count, and is it a hit? Rows without an action (engine errors, prompts
-beyond the window) count in none but ``coverage`` and ``errors``, and are listed with their reasons.
+beyond the window, contexts that no template can say) count in none but ``coverage`` and ``errors``, and are listed
+with their reasons.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from firstchair.engines.base import Stop
 from firstchair.evals.run_record import DecisionRow
 from firstchair.evals.stats import Rate, rate
 from firstchair.evals.verdict import Verdict
@@ -116,15 +118,15 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "malformed",
         "Malformed",
-        "1 − format validity",
+        "not readable in the declared syntax, or not valid for the tool's schema",
         _obtained,
         lambda row: row.scored.lenient is Verdict.MALFORMED,
         "lower",
     ),
     Metric(
         "omit_compliance",
-        "Omit compliance",
-        "known bad call avoided, of decisions that have one",
+        "Known mistake avoided",
+        "of decisions where a wrong call is recorded, it was not repeated",
         lambda row: row.obtained and row.known_bad_call,
         lambda row: row.scored.lenient is not Verdict.KNOWN_BAD_REPEATED,
     ),
@@ -137,18 +139,25 @@ METRICS: tuple[Metric, ...] = (
         "lower",
     ),
     Metric(
-        "coverage", "Coverage", "prompt and reply fit the context window", lambda row: True, lambda row: row.covered
+        "coverage",
+        "Coverage",
+        "there is a prompt, and it and the reply fit the context window",
+        lambda row: True,
+        lambda row: row.covered,
     ),
     Metric(
         "errors",
         "Errors",
-        "no action obtained though the prompt fits; never counted as the model's failure",
+        "no action obtained though it was asked; never counted as the model's failure",
         lambda row: row.covered,
         lambda row: not row.obtained,
         "lower",
     ),
 )
 """In the order of the report."""
+
+SHOWN = tuple(metric for metric in METRICS if metric.name != "format_validity")
+"""What people are shown. Format validity is 1 − malformed, so it stays in JSON."""
 
 _SETTLED = frozenset({Verdict.MALFORMED, Verdict.KNOWN_BAD_REPEATED, Verdict.ERROR, Verdict.PASS})
 
@@ -249,16 +258,28 @@ class Excluded(msgspec.Struct, frozen=True):
     reason: str
     count: int
     dp_ids: tuple[str, ...]
+    first: str = ""
+    """What was said about the first of them; empty when nothing was."""
 
 
 def excluded(rows: Iterable[DecisionRow]) -> list[Excluded]:
     """Every row without an action, by reason, most frequent first; nothing is left out silently."""
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[str, list[DecisionRow]] = {}
     for row in rows:
         if not row.obtained:
-            by_reason.setdefault(row.scored.rule, []).append(row.dp_id)
-    found = [Excluded(reason, len(ids), tuple(ids)) for reason, ids in by_reason.items()]
+            by_reason.setdefault(row.scored.rule, []).append(row)
+    found = [
+        Excluded(
+            reason, len(same), tuple(row.dp_id for row in same), (same[0].error or "").removeprefix(f"{reason}: ")
+        )
+        for reason, same in by_reason.items()
+    ]
     return sorted(found, key=lambda part: (-part.count, part.reason))
+
+
+def unanswered(rows: Iterable[DecisionRow]) -> list[Excluded]:
+    """The part of ``excluded`` that asking again may mend: decisions that the engine was asked and failed at."""
+    return excluded(row for row in rows if row.covered and row.stop == Stop.ERROR)
 
 
 class Prices(msgspec.Struct, frozen=True):

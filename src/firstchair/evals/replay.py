@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from firstchair.chat.renderer import Renderer
     from firstchair.traces.session import Session
 
+UNRENDERABLE = "unrenderable"
+"""Rule of a decision whose recorded context the candidate's template has no words for."""
+
 WAVE_DECISIONS = 1024
 WAVE_TOKENS = 4_000_000
 """How much is handed to the engine at once: whole sessions, until either bound is passed."""
@@ -223,7 +226,21 @@ class _Asked:
     decision: DecisionPoint
     session: Session
     tools: tuple[Tool, ...]
-    prompt_ids: tuple[int, ...] | None
+    prompt: tuple[int, ...] | DataError | None
+    """``None`` without a renderer; the error where the template cannot say this context."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...] | None:
+        return None if isinstance(self.prompt, DataError) else self.prompt
+
+    def unaskable(self, window: int | None, reply_tokens: int) -> tuple[str, str] | None:
+        """Rule and reason when there is nothing to send."""
+        if isinstance(self.prompt, DataError):
+            return UNRENDERABLE, str(self.prompt)
+        length = len(self.prompt or ())
+        if window is None or length + reply_tokens <= window:
+            return None
+        return ErrorKind.CONTEXT_OVERFLOW, f"prompt {length:,} tokens, reply {reply_tokens:,}, window {window:,}"
 
 
 async def _rows(
@@ -238,10 +255,9 @@ async def _rows(
     for wave in _waves(golden, todo, renderer):
         asked: dict[str, _Asked] = {}
         for item in wave:
-            length = len(item.prompt_ids) if item.prompt_ids is not None else 0
-            if window is not None and length + options.sampling.max_new_tokens > window:
-                why = f"prompt {length:,} tokens, reply {options.sampling.max_new_tokens:,}, window {window:,}"
-                yield _row(item, None, None, _no_action(ErrorKind.CONTEXT_OVERFLOW), options, overflow=(length, why))
+            if unaskable := item.unaskable(window, options.sampling.max_new_tokens):
+                rule, why = unaskable
+                yield _row(item, None, None, _no_action(rule), options, why=why)
             else:
                 asked[item.decision.dp_id] = item
         requests = [_request(item, options) for item in asked.values()]
@@ -291,10 +307,12 @@ def _waves(golden: GoldenSet, todo: Sequence[DecisionPoint], renderer: Renderer 
     tokens = 0
     for session_id, decisions in by_session.items():
         session, tools = golden.sessions[session_id], golden.tools(session_id)
-        prompts = session_prompts(session, decisions, tools, renderer) if renderer else [None] * len(decisions)
+        prompts: Sequence[tuple[int, ...] | DataError | None] = (
+            session_prompts(session, decisions, tools, renderer) if renderer else [None] * len(decisions)
+        )
         for decision, prompt in zip(decisions, prompts, strict=True):
             wave.append(_Asked(decision, session, tools, prompt))
-            tokens += len(prompt or ())
+            tokens += len(wave[-1].prompt_ids or ())
         if len(wave) >= WAVE_DECISIONS or tokens >= WAVE_TOKENS:
             yield wave
             wave, tokens = [], 0
@@ -304,8 +322,8 @@ def _waves(golden: GoldenSet, todo: Sequence[DecisionPoint], renderer: Renderer 
 
 def session_prompts(
     session: Session, decisions: Sequence[DecisionPoint], tools: tuple[Tool, ...], renderer: Renderer
-) -> list[tuple[int, ...]]:
-    """Prompt ids of each decision.
+) -> list[tuple[int, ...] | DataError]:
+    """Prompt ids of each decision, or why the template cannot say its context (an image, a malformed call before it).
 
     With a template that only appends, the session is rendered once and every prompt is a prefix of it; otherwise
     each prompt is rendered by itself.
@@ -318,10 +336,13 @@ def session_prompts(
             whole = renderer.conversation(session.messages[: last + 1], tools)
             starts = {span.message_index: span.start for span in whole.spans if span.role == "assistant"}
             return [tuple(whole.ids[: starts[decision.context_end]]) for decision in decisions]
-    try:
-        return [tuple(renderer.prompt_ids(session.messages[: d.context_end], tools)) for d in decisions]
-    except DataError as error:
-        raise DataError(error.reason, field=f"{session.session_id}: {error.field}") from error
+    prompts: list[tuple[int, ...] | DataError] = []
+    for decision in decisions:
+        try:
+            prompts.append(tuple(renderer.prompt_ids(session.messages[: decision.context_end], tools)))
+        except DataError as error:
+            prompts.append(error)
+    return prompts
 
 
 def _row(
@@ -331,8 +352,9 @@ def _row(
     scored: Scored,
     options: ReplayOptions,
     *,
-    overflow: tuple[int, str] | None = None,
+    why: str = "",
 ) -> DecisionRow:
+    """``why`` nothing was asked, when there is no generation."""
     decision = item.decision
     gold = decision.gold or decision.observed
     row = DecisionRow(
@@ -347,17 +369,17 @@ def _row(
         provenance=decision.provenance,
         verified=decision.verified,
         known_bad_call=any(bad.calls for bad in decision.known_bad),
-        covered=overflow is None and scored.rule != ErrorKind.CONTEXT_OVERFLOW,
+        covered=generation is not None and scored.rule != ErrorKind.CONTEXT_OVERFLOW,
+        prompt_tokens=len(item.prompt_ids or ()),
     )
-    if overflow is not None:
-        return msgspec.structs.replace(row, prompt_tokens=overflow[0], error=overflow[1])
-    assert generation is not None
+    if generation is None:
+        return msgspec.structs.replace(row, error=why)
     made = msgspec.structs.replace(
         row,
         stop=str(generation.stop),
         error=generation.error if generation.stop is Stop.ERROR else None,
         text=generation.text,
-        prompt_tokens=generation.prompt_tokens or len(item.prompt_ids or ()),
+        prompt_tokens=generation.prompt_tokens or row.prompt_tokens,
         output_tokens=len(generation.ids) if generation.ids is not None else generation.output_tokens,
         cached_tokens=generation.cached_tokens,
         latency_s=round(generation.latency_s, 6),

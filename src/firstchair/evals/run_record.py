@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
@@ -54,6 +54,16 @@ class Candidate(_Record, frozen=True):
     dtype: str = ""
     context_window: int | None = None
     details: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """What headings call it: model and adapter, an absolute path by its last two parts."""
+        return " + ".join(_short_path(part) for part in (self.model, self.adapter) if part)
+
+
+def _short_path(text: str) -> str:
+    path = PurePosixPath(text)
+    return "/".join(path.parts[-2:]) if path.is_absolute() and len(path.parts) > 3 else text
 
 
 class SamplingRecord(_Record, frozen=True, omit_defaults=False):
@@ -107,7 +117,7 @@ class DecisionRow(_Record, frozen=True):
     """Why the generation ended; empty when nothing was asked."""
     error: str | None = None
     covered: bool = True
-    """Whether the prompt and its reply fit the context window; if not, nothing was asked."""
+    """Whether there is a prompt, and it and its reply fit the context window; if not, nothing was asked."""
     text: str = ""
     """The candidate's raw text; empty when the server parsed it."""
     action: Action | None = None
