@@ -268,3 +268,36 @@ def test_a_part_of_a_split_can_be_named_everywhere(run, store, tmp_path):
     code, _, err = run("golden", "build", store, "--out", tmp_path / "d2", "--split", tmp_path / "split" / "test")
     assert code == 2
     assert "no part 'test'; it has heldout, train" in err
+
+
+def test_a_cut_or_refused_reply_is_neither_gold_nor_trained(run, catalog, tmp_path):
+    def exchange(number: int, word: str) -> dict:
+        answer = {"role": "assistant", "content": f"Answer {number}"}
+        tools = [{"type": "function", "function": {"name": tool.name, "parameters": tool.parameters}}
+                 for tool in trip_tools()]  # fmt: skip
+        return {
+            "session_id": f"s{number}",
+            "request": {"messages": [{"role": "user", "content": f"question {number}"}], "tools": tools},
+            "response": {"choices": [{"message": answer, "finish_reason": word}]},
+        }
+
+    rows = [exchange(1, "stop"), exchange(2, "length"), exchange(3, "content_filter")]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store, draft = tmp_path / "log.db", tmp_path / "draft"
+    assert run("traces", "import", tmp_path / "log.jsonl", "--format", "openai", "--store", store)[0] == 0
+
+    code, out, _ = run("data", "sft", store, "--out", tmp_path / "sft.jsonl", "--json")
+    assert (code, json.loads(out)["trained_spans"], json.loads(out)["left_out"]) == (0, 1, ["s2", "s3"])
+    run("data", "rl-prompts", store, "--out", tmp_path / "rl.jsonl")
+    prompts = [json.loads(line) for line in (tmp_path / "rl.jsonl").read_text().splitlines()]
+    assert [row["meta"]["ground_truth"] is None for row in prompts] == [False, True, True]
+
+    code, out, _ = run("golden", "build", store, "--out", draft, "--verified", "--json")
+    assert json.loads(out)["gold_policy"]["without_gold"] == {"refused": 1, "truncated": 1}
+    code, _, err = run("golden", "freeze", draft, "--out", tmp_path / "golden", "--catalog", catalog)
+    assert code == 2
+    assert "s2:0: no gold: the recorded reply was cut by the token limit; correct or confirm it" in err
+    assert "s3:0: no gold: the provider's filter stopped the recorded reply" in err
+    code, out, _ = run("golden", "build", store, "--out", tmp_path / "kept", "--drop-invalid", "--json")
+    assert [row["session_id"] for row in json.loads(out)["gold_policy"]["dropped_invalid"]] == ["s2", "s3"]
+    assert run("golden", "freeze", tmp_path / "kept", "--out", tmp_path / "golden", "--catalog", catalog)[0] == 0

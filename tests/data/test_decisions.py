@@ -1,4 +1,5 @@
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,3 +45,10 @@ def test_a_context_is_everything_before_and_nothing_after(roles, context_end):
         assert context(session, point) == messages[: point.context_end]
         assert point.observed == action_of(messages[point.context_end])
     assert decision_points(msgspec.structs.replace(session, turns=session.turns)) == points
+
+
+@pytest.mark.parametrize("mark", ["truncated", "refused", "unfinished"])
+def test_a_reply_that_the_model_did_not_end_is_no_stop(mark):
+    cut = msgspec.structs.replace(assistant_message("I would"), extra={mark: True})
+    (point,) = decision_points(Session(session_id="s", messages=(text_message("user", "go"), cut)))
+    assert (point.tags, point.ending) == ((mark,), mark)

@@ -132,7 +132,7 @@ def test_gold_that_the_tool_would_refuse_cannot_be_frozen(tmp_path, arguments, n
     golden = freeze(kept, tmp_path / "golden", options())
     assert list(golden.sessions) == ["trip-2"]
     assert golden.manifest.gold_policy["dropped_invalid"][0]["session_id"] == "trip-1"
-    with pytest.raises(DataError, match=r"every session has a call that cannot be gold, e.g. trip-1"):
+    with pytest.raises(DataError, match=r"every session has an action that cannot be gold, e.g. trip-1"):
         draft(tmp_path, [session], name="none", drop_invalid=True)
 
 

@@ -206,6 +206,7 @@ def test_a_refusal_ends_the_episode_as_itself() -> None:
     reply = PolicyReply(action=Action(kind="final_reply", text="I cannot."), stop=Stop.REFUSAL)
     (episode,) = run([word_task("a")], FunctionPolicy(lambda _: reply))
     assert episode.end is EpisodeEnd.REFUSED
+    assert decision_points(episode.session)[0].tags == ("refused",)
     assert episode.completed is False
 
 

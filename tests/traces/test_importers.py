@@ -449,3 +449,50 @@ def test_conversations_faults_are_named(tmp_path):
     skip = SkipBad(allowed=len(cases))
     read("conversations", write(tmp_path / "a.jsonl", *(row for row, _ in cases)), skip=skip)
     assert [error.field for error in skip.skipped] == [field for _, field in cases]
+
+
+@pytest.mark.parametrize(
+    ("word", "tags"),
+    [
+        ("stop", ("stop",)),
+        ("length", ("truncated",)),
+        ("MAX_TOKENS", ("truncated",)),
+        ("content_filter", ("refused",)),
+        ("refusal", ("refused",)),
+        ("error", ("unfinished",)),
+    ],
+)
+@pytest.mark.parametrize("format_name", ["openai", "anthropic", "otel"])
+def test_a_reply_that_was_cut_or_refused_is_no_stop(tmp_path, format_name, word, tags):
+    user, request = [{"role": "user", "content": "hi"}], {"model": "m"}
+    rows = {
+        "openai": {
+            "request": {**request, "messages": user},
+            "response": {"choices": [{"message": {"role": "assistant", "content": "I"}, "finish_reason": word}]},
+        },
+        "anthropic": {
+            "request": {**request, "messages": user},
+            "response": {"role": "assistant", "content": [{"type": "text", "text": "I"}], "stop_reason": word},
+        },
+        "otel": span(1, [USER], [{**SAYS, "finish_reason": word}]),
+    }
+    (found,) = read(format_name, write(tmp_path / "a.jsonl", rows[format_name]))
+    assert [point.tags for point in decision_points(found.session)] == [tags]
+    assert found.session.calls[0].finish_reason == word
+
+
+def test_otel_finish_reasons_of_the_span_win(tmp_path):
+    for reasons in (["length"], '["length"]', "length"):
+        row = span(1, [USER], [SAYS], **{"gen_ai.response.finish_reasons": reasons})
+        (found,) = read("otel", write(tmp_path / "a.jsonl", row))
+        assert decision_points(found.session)[0].tags == ("truncated",)
+
+
+def test_the_echo_of_a_cut_reply_in_the_next_prompt_is_the_same_message(tmp_path):
+    cut = {"role": "assistant", "content": "I would"}
+    rows = [
+        {"request": {"messages": OPENAI[:2]}, "response": {"choices": [{"message": cut, "finish_reason": "length"}]}},
+        {"request": {"messages": [*OPENAI[:2], cut, OPENAI[1]]}, "response": {"choices": [{"message": OPENAI[4]}]}},
+    ]
+    (found,) = read("openai", write(tmp_path / "a.jsonl", *rows))
+    assert [point.tags for point in decision_points(found.session)] == [("truncated",), ("stop",)]

@@ -122,6 +122,19 @@ class Tool(_Record, frozen=True):
     """Provider fields beside the schema, verbatim (``strict``, ``cache_control``)."""
 
 
+TRUNCATED = "truncated"
+REFUSED = "refused"
+UNFINISHED = "unfinished"
+ENDINGS = (TRUNCATED, REFUSED, UNFINISHED)
+"""Keys in ``Message.extra``, true on an assistant message that is not what the model meant to say: the token limit
+cut it, the provider's filter stopped it, or it ended in another way that is no stop (an error, a pause)."""
+
+
+def ending(message: Message) -> str | None:
+    """Which of ``ENDINGS`` a message is marked with; ``None`` for one that the model ended itself."""
+    return next((mark for mark in ENDINGS if message.extra.get(mark) is True), None) if message.extra else None
+
+
 def text_message(role: Role, text: str, **fields: Any) -> Message:
     """A message of one text part (of none when ``text`` is empty)."""
     return Message(role=role, content=(TextPart(text=text),) if text else (), **fields)

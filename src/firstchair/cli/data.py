@@ -95,7 +95,7 @@ def sft(
     loss: Annotated[
         Literal["all", "verified"],
         typer.Option(
-            help="all: every assistant message but corrected and malformed ones. verified: confirmed ones only."
+            help="all: every assistant message but corrected, malformed and cut ones. verified: confirmed ones only."
         ),
     ] = "all",
     corrections: Annotated[
@@ -200,7 +200,7 @@ def rl_prompts_command(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write prompts for reinforcement learning: each stops at a decision; no target is stored."""
+    """Write prompts for reinforcement learning: each stops at a decision; meta.ground_truth is for the verifier."""
     from firstchair.cli.data_view import print_written
     from firstchair.core.jsonl import write_jsonl
     from firstchair.data.exports import rl_prompts

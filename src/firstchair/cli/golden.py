@@ -61,7 +61,11 @@ def build(
         float | None, typer.Option(help="Leave out sessions at least this similar to an earlier one, e.g. 0.6.")
     ] = None,
     drop_invalid: Annotated[
-        bool, typer.Option("--drop-invalid", help="Leave out sessions with a call that its tool would refuse.")
+        bool,
+        typer.Option(
+            "--drop-invalid",
+            help="Leave out sessions with a call that its tool would refuse, or a cut or refused reply.",
+        ),
     ] = False,
     corrections: Annotated[Path | None, typer.Option(help="Corrections to apply at once (JSONL).")] = None,
     ignore_other_sessions: IgnoreOthers = False,

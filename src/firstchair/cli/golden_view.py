@@ -64,8 +64,9 @@ def _gold_words(golden: GoldenSet) -> str:
     verified = sum(decision.verified for decision in golden.decisions)
     words = [f"{policy.get('gold', '?')}, {verified:,} of {len(golden.decisions):,} verified"]
     words += policy.get("filters", [])
+    words += [f"{count:,} {name}, without gold" for name, count in policy.get("without_gold", {}).items()]
     dropped = policy.get("dropped_invalid", [])
-    return "; ".join([*words, *([f"{len(dropped)} sessions with invalid calls left out"] if dropped else [])])
+    return "; ".join([*words, *([f"{len(dropped)} sessions with invalid actions left out"] if dropped else [])])
 
 
 def _correction_words(golden: GoldenSet) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from firstchair.chat.actions import Action, ActionKind, action_of
-from firstchair.chat.messages import Message
+from firstchair.chat.messages import ENDINGS, Message, ending
 from firstchair.traces.session import Session, turns_of
 
 
@@ -45,6 +45,11 @@ class DecisionPoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         return self.observed.kind
 
     @property
+    def ending(self) -> str | None:
+        """How the recorded action ended when the model did not end it itself: one of ``ENDINGS``."""
+        return next((mark for mark in ENDINGS if mark in self.tags), None)
+
+    @property
     def index(self) -> int:
         """Index of the decision in its session."""
         return int(self.dp_id.rpartition(":")[2])
@@ -54,7 +59,8 @@ def decision_points(session: Session) -> tuple[DecisionPoint, ...]:
     """Every assistant action of ``session`` after its ``context_end``, in order.
 
     A message with several parallel calls is one decision. A decision is tagged ``recovery`` when the
-    observation before it is an error, ``stop`` when it is a final reply, ``parallel`` when it has several calls.
+    observation before it is an error, ``stop`` when it is a final reply, ``parallel`` when it has several calls. One
+    that the model did not end itself is tagged ``truncated``, ``refused`` or ``unfinished``, and is never a ``stop``.
     """
     turns = session.turns or turns_of(session.messages)
     turn_of = {index: number for number, turn in enumerate(turns) for index in range(turn.start, turn.end)}
@@ -67,7 +73,9 @@ def decision_points(session: Session) -> tuple[DecisionPoint, ...]:
         tags: list[str] = []
         if position and session.messages[position - 1].is_error:
             tags.append("recovery")
-        if not message.tool_calls:
+        if mark := ending(message):
+            tags.append(mark)
+        elif not message.tool_calls:
             tags.append("stop")
         if len(message.tool_calls) > 1:
             tags.append("parallel")

@@ -49,14 +49,16 @@ def rl_prompts(
     """RL prompt records ``{prompt, tools, meta}``: the prompt stops at the decision, no target follows it.
 
     ``meta.ground_truth`` is for the verifier, never for the model: gold, or the observed action where there is no
-    gold; ``meta.verified`` says which to trust. ``meta.env`` and ``meta.verifier`` come from the labels.
+    gold (``None`` when that was cut or refused); ``meta.verified`` says which to trust. ``meta.env`` and
+    ``meta.verifier`` come from the labels.
     """
     for decision in decisions:
+        target = decision.gold or (decision.observed if decision.ending is None else None)
         meta: dict[str, Any] = {
             "dp_id": decision.dp_id,
             "task_id": session.labels.get("task_id", session.session_id),
             "available_tools": [tool.name for tool in tools],
-            "ground_truth": view_of(decision.gold or decision.observed),
+            "ground_truth": None if target is None else view_of(target),
             "verified": decision.verified,
         }
         meta |= {name: session.labels[name] for name in ("env", "verifier") if name in session.labels}

@@ -88,8 +88,8 @@ class SftOptions:
     """Which spans are trained, and what the records say about themselves."""
 
     loss: LossPolicy = "all"
-    """``all``: every assistant message but the corrected and the malformed ones. ``verified``: of these only the ones
-    that a reviewer confirmed or corrected to what stands there."""
+    """``all``: every assistant message but the corrected, the malformed and the unfinished ones. ``verified``: of
+    these only the ones that a reviewer confirmed or corrected to what stands there."""
     branches: bool = False
     """Beside a corrected session, one more record for each correction: the context up to the mistake and then the
     right action, the only trained message. Nothing follows it, so no story breaks."""
@@ -108,9 +108,10 @@ def sft_records(
 ) -> Iterator[SftRecord]:
     """Records for ``sessions``, in order. ``tools`` gives the tools of a catalog id.
 
-    Out of the loss: assistant messages that a correction changed, and those with a malformed call (arguments that are
-    no JSON object): neither should be learnt. A session without any trained message is not yielded; its id goes to
-    ``left_out``. Corrections of other sessions are passed over. Raises ``DataError`` for one that does not fit.
+    Out of the loss: assistant messages that a correction changed, those with a malformed call (arguments that are no
+    JSON object), and those that the model did not end itself (cut, refused): none should be learnt. A session
+    without any trained message is not yielded; its id goes to ``left_out``. Corrections of other sessions are passed
+    over. Raises ``DataError`` for one that does not fit.
     """
     by_session: dict[str, list[Correction]] = defaultdict(list)
     for correction in corrections:
@@ -133,7 +134,8 @@ def loss_flags(session: Session, decisions: Iterable[DecisionPoint], policy: Los
     for decision in decisions:
         right = decision.gold is None or same_action(decision.gold, decision.observed)
         well_formed = all(call.parsed() is not None for call in decision.observed.calls)
-        flags[decision.context_end] = right and well_formed and (policy == "all" or decision.verified)
+        whole = decision.ending is None
+        flags[decision.context_end] = right and well_formed and whole and (policy == "all" or decision.verified)
     return tuple(flags)
 
 

@@ -11,8 +11,16 @@ from typing import Any
 import msgspec
 
 from firstchair.chat.actions import Action
-from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message, tool_result
-from firstchair.chat.renderer import TRUNCATED
+from firstchair.chat.messages import (
+    REFUSED,
+    TRUNCATED,
+    Message,
+    Tool,
+    ToolCall,
+    assistant_message,
+    text_message,
+    tool_result,
+)
 from firstchair.core.clock import utc_now
 from firstchair.core.jsontext import content_id
 from firstchair.engines.base import Stop
@@ -205,6 +213,8 @@ class LiveEpisode:
         if reply.stop is Stop.LENGTH:
             # It has no end token of its own; what renders it must not train one.
             message = msgspec.structs.replace(message, extra={**message.extra, TRUNCATED: True})
+        elif reply.stop is Stop.REFUSAL:
+            message = msgspec.structs.replace(message, extra={**message.extra, REFUSED: True})
         calls: list[ToolCall] = []
         for call in message.tool_calls:
             call_id = call.id

@@ -7,16 +7,18 @@
 
 A call joins the longest branch that is an exact prefix of its prompt, message by message. Each model action is
 counted once: what stands in a branch's first prompt is its context (``Session.context_end``), never its decisions.
+A reply that the token limit cut or a filter stopped is marked as such: it must not pass for the model's own stop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from firstchair.chat.messages import Message, TextPart, ToolCall
+from firstchair.chat.messages import REFUSED, TRUNCATED, UNFINISHED, Message, TextPart, ToolCall
 from firstchair.traces.session import ModelCall, Session, Source, turns_of
 
 
@@ -78,10 +80,38 @@ def merge_calls(calls: Iterable[RecordedCall]) -> list[Branch]:
             branch.keys = branch.keys + prompt_keys[len(branch.keys) :]
         index = len(branch.messages) if call.reply else None
         branch.calls.append(msgspec.structs.replace(call.call, message_index=index))
-        branch.messages += call.reply
+        branch.messages += tuple(_with_ending(message, call.call) for message in call.reply)
         branch.keys = branch.keys + [message_key(message) for message in call.reply]
         branch.meta = {**call.meta, **branch.meta}
     return branches
+
+
+ENDING_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "length": TRUNCATED,
+        "max_tokens": TRUNCATED,
+        "max_output_tokens": TRUNCATED,
+        "model_context_window_exceeded": TRUNCATED,
+        "content_filter": REFUSED,
+        "refusal": REFUSED,
+        "safety": REFUSED,
+        "recitation": REFUSED,
+        "blocklist": REFUSED,
+        "prohibited_content": REFUSED,
+        "pause_turn": UNFINISHED,
+        "error": UNFINISHED,
+        "abort": UNFINISHED,
+        "cancelled": UNFINISHED,
+    }
+)
+"""The providers' words for an answer that is no stop → its mark. Any other word is one for a stop."""
+
+
+def _with_ending(message: Message, call: ModelCall) -> Message:
+    mark = ENDING_OF.get((call.finish_reason or "").lower()) or (UNFINISHED if call.error is not None else None)
+    if mark is None or message.role != "assistant":
+        return message
+    return msgspec.structs.replace(message, extra={**message.extra, mark: True})
 
 
 def _longest_prefix(branches: list[Branch], keys: list[Any], catalog_id: str) -> Branch | None:

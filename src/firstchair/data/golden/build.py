@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from firstchair.core.errors import DataError
 from firstchair.data.alternatives import Alternative, apply_alternatives
 from firstchair.data.corrections import Correction, apply_corrections
 from firstchair.data.decisions import DecisionPoint, decision_points
-from firstchair.data.golden.checks import action_problem
+from firstchair.data.golden.checks import point_problem
 from firstchair.data.golden.golden_set import CatalogRow, GoldenSet
 from firstchair.data.golden.manifest import Manifest
 from firstchair.data.golden.write import write_set
@@ -32,14 +33,16 @@ class BuildOptions:
     created_at: str
     """ISO 8601, UTC; given, not taken from the clock, so that equal input gives equal bytes."""
     gold: GoldPolicy = "observed"
-    """``observed``: the recorded action is gold until a correction says otherwise. ``none``: a decision has no gold
-    until a correction (``confirmed`` among them) gives it one."""
+    """``observed``: the recorded action is gold until a correction says otherwise; one that was cut or refused is
+    not, and is counted in the manifest. ``none``: a decision has no gold until a correction
+    (``confirmed`` among them) gives it one."""
     verified: bool = False
     """Whether the sessions are known to be right (a reviewer read them, or code checked their outcome)."""
     dedup: float | None = None
     """Leave out sessions this similar to one before them (Jaccard), e.g. 0.6; ``None`` leaves none out."""
     drop_invalid: bool = False
-    """Leave out sessions with a call that cannot be gold (unknown tool, malformed, against the tool's schema)."""
+    """Leave out sessions with an action that cannot be gold: a call that is malformed, of an unknown tool or against
+    the tool's schema, a reply that was cut or refused."""
     filters: tuple[str, ...] = ()
     """How the sessions were chosen, in words, for the manifest."""
 
@@ -69,10 +72,13 @@ def build(
             session, turns=session.turns or turns_of(session.messages)
         )
         for point in decision_points(session):
-            gold = point.observed if options.gold == "observed" else None
+            gold = point.observed if options.gold == "observed" and point.ending is None else None
             decisions.append(
                 msgspec.structs.replace(point, gold=gold, verified=options.verified and gold is not None)
             )
+    endings = Counter(point.ending for point in decisions if point.ending)
+    if endings:
+        policy["without_gold"] = dict(sorted(endings.items()))
     manifest = Manifest(
         name=options.name,
         created_at=options.created_at,
@@ -140,7 +146,7 @@ def _choose(
         policy["dropped_invalid"] = [{"session_id": key, "problem": text} for key, text in invalid.items()]
         if not chosen:
             first = next(iter(invalid.items()))
-            raise DataError(f"every session has a call that cannot be gold, e.g. {first[0]}: {first[1]}")
+            raise DataError(f"every session has an action that cannot be gold, e.g. {first[0]}: {first[1]}")
     dedup: dict[str, Any] = {}
     if options.dedup is not None:
         from firstchair.data.near_duplicates import drop_near_duplicates  # numpy and LSH are slow to import
@@ -169,7 +175,7 @@ def _checked(sessions: Iterable[Session]) -> list[Session]:
 
 def _first_problem(session: Session, tools: Callable[[str], tuple[Tool, ...]]) -> str | None:
     offered = tools(session.catalog_id)
-    problems = (action_problem(point.observed, offered) for point in decision_points(session))
+    problems = (point_problem(point, offered) for point in decision_points(session))
     return next((problem for problem in problems if problem), None)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from firstchair.catalog.call_rules import Matchers
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.actions import Action
-from firstchair.chat.messages import Tool
+from firstchair.chat.messages import REFUSED, TRUNCATED, UNFINISHED, Tool
 from firstchair.chat.schema_check import check_arguments
 from firstchair.data.corrections import brief
 from firstchair.data.decisions import DecisionPoint
@@ -45,11 +46,27 @@ def gold_problems(golden: GoldenSet) -> Iterator[str]:
     """Decisions whose gold is missing, calls a tool that was not on offer, or breaks that tool's schema."""
     for decision in golden.decisions:
         if decision.gold is None:
-            yield f"{decision.dp_id}: no gold; correct or confirm it"
+            why = f": {NO_GOLD[decision.ending]}" if decision.ending else ""
+            yield f"{decision.dp_id}: no gold{why}; correct or confirm it, or leave the session out (--drop-invalid)"
             continue
         problem = action_problem(decision.gold, golden.tools(decision.session_id))
         if problem:
             yield f"{decision.dp_id}: {problem}; correct it, or leave the session out (build --drop-invalid)"
+
+
+NO_GOLD: Mapping[str, str] = MappingProxyType(
+    {
+        TRUNCATED: "the recorded reply was cut by the token limit",
+        REFUSED: "the provider's filter stopped the recorded reply",
+        UNFINISHED: "the recorded reply ended in an error or a pause",
+    }
+)
+"""Why an action that the model did not end itself is no gold until a reviewer says what would have been right."""
+
+
+def point_problem(point: DecisionPoint, tools: Sequence[Tool]) -> str | None:
+    """Why the recorded action of a decision cannot be gold, or ``None``."""
+    return NO_GOLD[point.ending] if point.ending else action_problem(point.observed, tools)
 
 
 def action_problem(action: Action, tools: Sequence[Tool]) -> str | None:

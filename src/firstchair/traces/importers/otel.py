@@ -32,6 +32,7 @@ from firstchair.traces.importers.otel_messages import (
     read_instructions,
     read_messages,
     read_tools,
+    structured,
 )
 from firstchair.traces.importers.otel_spans import Span, spans_in
 from firstchair.traces.importers.spool import CallSpool
@@ -172,7 +173,12 @@ def _model_call(span: Span, attributes: Mapping[str, Any], started: str, *, fail
 def _finish_reason(attributes: Mapping[str, Any]) -> str | None:
     reasons = attributes.get("gen_ai.response.finish_reasons")
     if isinstance(reasons, str):
-        return reasons
+        # Some writers send the list as JSON text.
+        reasons = structured(reasons, "gen_ai.response.finish_reasons") if reasons[:1] == "[" else [reasons]
+    if not reasons:
+        output = attributes.get("gen_ai.output.messages")
+        rows = structured(output, "gen_ai.output.messages") if output else []
+        reasons = [row.get("finish_reason") for row in rows[:1] if isinstance(row, dict)]
     return reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], str) else None
 
 
