@@ -172,7 +172,9 @@ def test_ppi_covers_the_truth_about_as_often_as_it_says():
 
 def test_the_true_rate_of_decided_cases_is_their_plain_rate():
     found = true_rate([1, 0, 1, 1], [None] * 4, [None] * 4, ["a", "b", "c", "d"])
-    assert (found.value, found.n, found.method) == (0.75, 4, "ppi")
+    assert found == rate([1, 0, 1, 1], [1] * 4, ["a", "b", "c", "d"])
+    # Ten of ten has no spread, and is no certainty.
+    assert true_rate([1] * 10, [None] * 10, [None] * 10, range(10)).low == pytest.approx(0.722, abs=1e-3)
 
 
 def test_the_true_rate_is_not_estimated_without_labels():

@@ -20,7 +20,7 @@ from firstchair.evals.judge import (
     read_verdict,
 )
 from firstchair.evals.labels import Label, draw, import_labels, labels_of
-from firstchair.evals.metrics import undecided
+from firstchair.evals.metrics import measure, undecided
 from firstchair.evals.run_record import JUDGED, Run
 from firstchair.evals.true_level import true_level
 
@@ -211,6 +211,6 @@ def test_the_agreement_of_judge_and_code_with_people_is_shown(runs):
 
 def test_verified_gold_needs_no_people(runs):
     rows = [msgspec.structs.replace(row, verified=True) for row in runs[0].rows]
-    found = true_level(rows)
+    found = true_level(rows, seed=7)
     assert found.why == "code decides every decision, so this is the lenient rate"
-    assert found.rate.value == sum(row.scored.lenient == "pass" for row in rows) / 60
+    assert found.rate == measure(rows, seed=7)["lenient_pass"]

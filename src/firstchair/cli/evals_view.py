@@ -23,7 +23,8 @@ from firstchair.evals.true_level import TrueLevel, true_level
 
 def truth_of(run: Run) -> TrueLevel:
     """The true level of a run from the labels and judgements in its directory."""
-    return true_level(run.rows, labels_of(run), {dp_id: word for dp_id, (_, word) in read_judged(run.path).items()})
+    judged = {dp_id: word for dp_id, (_, word) in read_judged(run.path).items()}
+    return true_level(run.rows, labels_of(run), judged, seed=run.record.seed)
 
 
 def print_run(run: Run, *, as_json: bool) -> None:
@@ -51,7 +52,8 @@ def print_run(run: Run, *, as_json: bool) -> None:
         made.add_row(metric.title, percent(rate.value), interval(rate), f"{rate.n:,}")
         if metric.name == "lenient_pass":
             shown = truth.rate
-            made.add_row("Pass, true", percent(shown.value) if shown else "–", interval(shown) if shown else "", "")
+            cells = (percent(shown.value), interval(shown), f"{shown.n:,}") if shown else ("–", "", "")
+            made.add_row("Pass, true", *cells)
     console = Console()
     console.print(made)
     console.print(f"True level: {truth.why}.", highlight=False)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from firstchair.evals.stats import Z95, Floats, Rate, cluster_sums
+from firstchair.evals.stats import Z95, Floats, Rate, cluster_sums, rate
 
 
 class PpiMean(msgspec.Struct, frozen=True):
@@ -88,6 +88,8 @@ def true_rate(
     judged: Sequence[float | None],
     labelled: Sequence[float | None],
     clusters: Sequence[object],
+    *,
+    seed: int = 0,
 ) -> Rate | None:
     """The share of decisions that are really right, over all of them; ``None`` when it cannot be estimated.
 
@@ -98,29 +100,31 @@ def true_rate(
     θ = (Σ decided + Σ λf) / N + (U/N) · mean over labels of (Y − λf),  U = number undecided,
     Var(θ) = Var over sessions of the first term + (U/N)² · Var(Y − λf)/n.
 
-    With undecided cases and fewer than two labels among them nothing is estimated.
+    With undecided cases and fewer than two labels among them nothing is estimated. With none it is the plain rate
+    with the interval of ``stats.rate``, whose bootstrap ``seed`` draws: a variance of zero is no certainty.
     """
     known = np.array([np.nan if value is None else value for value in decided], dtype=float)
     if len(known) == 0:
         return None
     open_cases = np.isnan(known)
     count, total = int(open_cases.sum()), len(known)
+    if not count:
+        return rate(list(known), [1.0] * total, clusters, seed=seed)
     labels = np.array([np.nan if value is None else value for value in labelled], dtype=float)
     has_label = open_cases & ~np.isnan(labels)
     n = int(has_label.sum())
-    if count and n < 2:
+    if n < 2:
         return None
     f = np.array([np.nan if value is None else value for value in judged], dtype=float)
     lam = 0.0
-    if count and not np.isnan(f[open_cases]).any():
+    if not np.isnan(f[open_cases]).any():
         lam = power_tuning(list(labels[has_label]), list(f[has_label]), list(f[open_cases & ~has_label]))
     f = np.nan_to_num(f)
     part = np.where(open_cases, lam * f, np.nan_to_num(known))
     value, variance = float(part.mean()), _session_variance(part, clusters)
-    if count:
-        share = count / total
-        value += share * float(np.mean(labels[has_label] - lam * f[has_label]))
-        variance += share**2 * rectifier_variance(labels[has_label], f[has_label], lam) / n
+    share = count / total
+    value += share * float(np.mean(labels[has_label] - lam * f[has_label]))
+    variance += share**2 * rectifier_variance(labels[has_label], f[has_label], lam) / n
     half = Z95 * math.sqrt(variance)
     value = min(1.0, max(0.0, value))
     return Rate(value, total, max(0.0, value - half), min(1.0, value + half), "ppi")

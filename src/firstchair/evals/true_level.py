@@ -41,8 +41,13 @@ def true_level(
     rows: Sequence[DecisionRow],
     labels: Sequence[Label] = (),
     judged: Mapping[str, Judged | Unscored] | None = None,
+    *,
+    seed: int = 0,
 ) -> TrueLevel:
-    """Estimate the true pass rate over all rows with an action; nothing is made up where people have not looked."""
+    """Estimate the true pass rate over all rows with an action; nothing is made up where people have not looked.
+
+    ``seed`` is the run's: where code decides everything, the rate is the lenient one, interval included.
+    """
     kept = [row for row in rows if row.obtained]
     judged = judged or {}
     open_ids = {row.dp_id for row in kept if undecided(row)}
@@ -56,6 +61,7 @@ def true_level(
         [float(words[row.dp_id]) if row.dp_id in words else guess for row in kept],
         [usable.get(row.dp_id) for row in kept],
         [row.session_id for row in kept],
+        seed=seed,
     )
     code_agrees, code_labelled = agreement(kept, labels, code)
     judge_agrees, judge_labelled = agreement(kept, labels, words)
