@@ -133,6 +133,18 @@ def test_bad_lines_within_the_allowance_are_listed(build, lines, tmp_path):
     assert "bad.jsonl:2" in listed
 
 
+def test_a_session_that_cannot_be_rendered_counts_as_a_bad_line(build, lines, tmp_path):
+    picture = [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
+    messages = [{"role": "user", "content": picture}, {"role": "assistant", "content": "a cat"}]
+    path = write(tmp_path / "bad.jsonl", [lines[0], json.dumps({"messages": messages}), lines[2]])
+    with pytest.raises(DataError, match=r"bad\.jsonl:2: messages\[0\]\.content\[0\]: an image"):
+        build(path)
+    rows = build(path, skip_bad=1)
+    assert len(rows) == 2
+    (listed,) = rows.counts.bad_lines
+    assert listed.startswith(f"{path}:2: messages[0].content[0]: an image")
+
+
 def test_a_record_with_nothing_to_learn_is_refused_even_when_bad_lines_may_be_skipped(build, lines, tmp_path):
     record = json.loads(lines[1])
     for message in record["messages"]:

@@ -39,7 +39,7 @@ class SftData(Strict):
     over_long: OverLong = "error"
     """``truncate-left-keep-last`` keeps the end, from a message border on where that leaves something to learn."""
     skip_bad: int = Field(default=0, ge=0)
-    """How many unreadable lines may be passed over; each is listed."""
+    """How many lines that cannot be read or rendered may be passed over; each is listed."""
     min_rows: int = Field(default=1, ge=1)
     """Refuse to train on fewer rows."""
     min_trained_tokens: int = Field(default=1, ge=1)

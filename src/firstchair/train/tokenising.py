@@ -172,18 +172,19 @@ def _work(lines: Sequence[tuple[int, bytes | DataError]]) -> list[list[Row] | Da
 
 
 def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, renderer: Renderer) -> list[Row] | DataError:
-    """Rows of one line, or why it cannot be read. A readable record that cannot be trained on raises."""
+    """Rows of one line, or why it cannot be read or rendered. One with nothing to learn, or too long, raises."""
     number, raw = numbered
     try:
         if isinstance(raw, DataError):
             raise raw
         record = record_from_row(parse_line(raw), default_id=f"{rules.path.name}:{number}")
+        trained = record.trained_spans
+        rows = renderer.segments(record.messages, record.tools, record.loss, rules.source.history) if trained else ()
     except DataError as error:
         return error.at(str(rules.path), number)
     try:
-        if not record.trained_spans:
+        if not trained:
             raise DataError("no message has loss: true, so nothing to learn; remove the record", field="messages")
-        rows = renderer.segments(record.messages, record.tools, record.loss, rules.source.history)
         return [_row(conversation, rules.source) for conversation in rows]
     except DataError as error:
         raise error.at(str(rules.path), number) from None
