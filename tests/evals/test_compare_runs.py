@@ -80,7 +80,7 @@ def test_another_serving_config_is_refused_unless_allowed_and_then_named(runs):
 
 def test_other_weights_are_what_a_comparison_is_for(runs):
     candidate = msgspec.structs.replace(runs[1].record.candidate, model="x", adapter="y", revision="z")
-    assert compare(runs[0], changed(runs[1], candidate=candidate)).after == "x"
+    assert compare(runs[0], changed(runs[1], candidate=candidate)).after == "x + y"
 
 
 def test_another_scorer_is_refused(runs):

@@ -12,7 +12,7 @@ from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall, text_message
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.scripted import ScriptedEngine
-from firstchair.evals.metrics import Prices, measure
+from firstchair.evals.metrics import Prices, measure, undecided
 from firstchair.evals.replay import replay
 from firstchair.evals.report import interval, percent, plot, points, render, script_json, tone, write_report
 from firstchair.evals.report_cases import report_cases
@@ -21,6 +21,10 @@ from firstchair.evals.run_record import Run
 from firstchair.evals.stats import Difference, Rate
 
 HOSTILE = '</script><script>document.title="pwned"</script><img src=x onerror="document.title=1">\u2028<!--'
+
+
+def render_of(run, golden, baseline=None):
+    return render(report_data(run, golden, baseline), report_cases(run, golden, baseline))
 
 
 @pytest.fixture
@@ -58,6 +62,46 @@ def test_the_page_asks_the_network_for_nothing(page):
     assert "@import" not in page
     assert "url(" not in page
     assert "default-src 'none'" in page
+
+
+def test_undecided_decisions_are_counted_on_top_and_hatched(golden, runs, tmp_path):
+    data = write_report(runs[1], golden, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    count = sum(data.undecided["lenient"].values())
+    assert count == sum(map(undecided, runs[1].rows)) > 0
+    assert f"<b>{count}</b> of 60 undecided: code cannot call them wrong" in page
+    assert ' open" style="flex:' in page
+    rows = tuple(msgspec.structs.replace(row, verified=True) for row in runs[1].rows)
+    page = render_of(Run(runs[1].path, runs[1].record, rows), golden)
+    assert "undecided: code" not in page
+    assert ' open" style="flex:' not in page
+
+
+def test_an_adapter_and_its_base_are_told_apart(golden, runs):
+    served = msgspec.structs.replace(runs[1].record.candidate, model="base-model", adapter="/a/b/sft/model")
+    lora = Run(runs[1].path, msgspec.structs.replace(runs[1].record, candidate=served), runs[1].rows)
+    page = render_of(lora, golden, runs[0])
+    assert "<h1>base-model + sft/model</h1>" in page
+    assert "<title>base-model + sft/model on trips" in page
+    assert "<dd>base-model + /a/b/sft/model" in page
+    assert "compared with <b>base-model + sft/model</b>" in render_of(runs[0], golden, lora)
+
+
+def test_both_counts_stand_where_they_differ_and_no_number_stands_twice(golden, runs):
+    page = render_of(runs[1], golden, runs[0])
+    before, after = (measure(run.rows)["argument_quality"].n for run in runs)
+    assert before != after
+    assert f'<td class="n">{before}, {after}</td>' in page
+    assert "Malformed" in page
+    assert "Format validity" not in page
+
+
+def test_the_menu_says_what_the_headings_say(page):
+    headings = dict(re.findall(r'<h2 id="(\w+)">([^<]+)</h2>', page))
+    menu = dict(re.findall(r'<a href="#(\w+)">([^<]+)</a>', page.partition("<nav")[2].partition("</nav>")[0]))
+    assert menu.pop("top") == "Top"
+    assert len(menu) == 8
+    assert menu.items() <= headings.items()
 
 
 def test_a_report_without_baseline_has_no_columns_for_one(golden, runs, tmp_path):
@@ -105,7 +149,7 @@ def test_live_episodes_and_prices_are_shown_when_given(golden, runs, tmp_path):
     write_report(runs[1], golden, tmp_path / "r.html", runs[0], completion=alive, prices=Prices(1.0, 2.0))
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "80.0%</b> of 50 tasks completed" in page
-    assert '<th class="n">cost</th>' in page
+    assert "<tr><td>cost</td>" in page
 
 
 def test_a_run_in_which_nothing_was_answered_still_has_a_report(golden, tmp_path):

@@ -135,8 +135,8 @@ def compare(
     left, right = [pair[0] for pair in both], [pair[1] for pair in both]
     kinds = kinds or {}
     return Comparison(
-        before=before.record.candidate.model,
-        after=after.record.candidate.model,
+        before=before.record.candidate.name,
+        after=after.record.candidate.name,
         paired=len(both),
         left_out=len(pairs) - len(both),
         metrics={metric.name: _change(metric, left, right, seed) for metric in _PAIRED},

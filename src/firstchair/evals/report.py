@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from firstchair.core.atomic import refuse_existing, write_texts
 from firstchair.data.golden.golden_set import GoldenSet
-from firstchair.evals.metrics import Prices
+from firstchair.evals.metrics import SHOWN, Prices
 from firstchair.evals.report_cases import report_cases
 from firstchair.evals.report_data import Completion, ReportData, report_data, to_json
 from firstchair.evals.routing import SKILL_TOOLS
@@ -74,6 +74,7 @@ def render(data: ReportData, cases: dict[str, Any]) -> str:
     environment.globals.update(words=words, plot=plot, tone=tone, skill_tools=SKILL_TOOLS)
     return environment.from_string(_asset("page.html.j2")).render(
         data=data,
+        shown={metric.name for metric in SHOWN},
         changes=data.comparison.metrics if data.comparison else {},
         tool_changes={change.tool: change for change in data.comparison.tools} if data.comparison else {},
         cases_json=Markup(script_json(cases)),

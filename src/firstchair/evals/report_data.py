@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,10 +23,11 @@ from firstchair.evals.metrics import (
     excluded,
     measure,
     standard_slices,
+    undecided,
     verdict_counts,
 )
 from firstchair.evals.routing import Confusion, ToolRow, confusion, routing_table
-from firstchair.evals.run_record import Run, RunRecord
+from firstchair.evals.run_record import DecisionRow, Run, RunRecord
 from firstchair.evals.stats import Rate
 from firstchair.evals.true_level import TrueLevel, true_level
 
@@ -63,6 +64,9 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: dict[str, dict[str, int]]
     """Level → verdict → count."""
     verdicts_before: dict[str, dict[str, int]] | None
+    undecided: dict[str, dict[str, int]]
+    """Level → verdict → how many of them code cannot call wrong."""
+    undecided_before: dict[str, dict[str, int]] | None
     metrics: tuple[MetricRow, ...]
     comparison: Comparison | None
     tools: tuple[ToolRow, ...]
@@ -103,8 +107,10 @@ def report_data(
         lenient=rates["lenient_pass"],
         true=truth,
         true_before=_true(baseline) if baseline else None,
-        verdicts=_verdicts(run),
-        verdicts_before=_verdicts(baseline) if baseline else None,
+        verdicts=_verdicts(rows),
+        verdicts_before=_verdicts(baseline.rows) if baseline else None,
+        undecided=_undecided(run),
+        undecided_before=_undecided(baseline) if baseline else None,
         metrics=_metric_rows(rates),
         comparison=comparison,
         tools=tuple(routing_table(rows, kinds, seed=seed)),
@@ -126,14 +132,18 @@ def _metric_rows(rates: Mapping[str, Rate]) -> tuple[MetricRow, ...]:
 
 def _true(run: Run) -> TrueLevel:
     judged = {dp_id: word for dp_id, (_, word) in read_judged(run.path).items()}
-    return true_level(run.rows, labels_of(run), judged)
+    return true_level(run.rows, labels_of(run), judged, seed=run.record.seed)
 
 
-def _verdicts(run: Run) -> dict[str, dict[str, int]]:
+def _verdicts(rows: Sequence[DecisionRow]) -> dict[str, dict[str, int]]:
     return {
-        "strict": {str(verdict): count for verdict, count in verdict_counts(run.rows, "strict").items()},
-        "lenient": {str(verdict): count for verdict, count in verdict_counts(run.rows, "lenient").items()},
+        "strict": {str(verdict): count for verdict, count in verdict_counts(rows, "strict").items()},
+        "lenient": {str(verdict): count for verdict, count in verdict_counts(rows, "lenient").items()},
     }
+
+
+def _undecided(run: Run) -> dict[str, dict[str, int]]:
+    return _verdicts([row for row in run.rows if undecided(row)])
 
 
 def _caveats(

@@ -187,16 +187,21 @@
       button.setAttribute("aria-current", String(button.dataset.id === id));
   };
 
-  const narrow = (ids, what) => {
-    Object.assign(state, { ids: new Set(ids), what, shown: PAGE });
-    renderList();
-    show(ids[0]);
-    $("cases").scrollIntoView();
-  };
-
   const reset = (changes) => {
     Object.assign(state, { ids: null, what: "", shown: PAGE }, changes);
     renderList();
+  };
+
+  const clear = (changes) => {
+    for (const id of ["f-verdict", "f-route", "f-text"]) $(id).value = "";
+    reset({ verdict: "", route: "", text: "", ...changes });
+  };
+
+  const narrow = (ids, what) => {
+    // The other filters do not hold here, so they must not say that they do.
+    clear({ ids: new Set(ids), what });
+    show(ids[0]);
+    $("cases").scrollIntoView();
   };
 
   const fromHash = () => {
@@ -215,12 +220,7 @@
   $("f-verdict").addEventListener("change", (event) => reset({ verdict: event.target.value }));
   $("f-route").addEventListener("change", (event) => reset({ route: event.target.value }));
   $("f-text").addEventListener("input", (event) => reset({ text: event.target.value.toLowerCase() }));
-  $("f-clear").addEventListener("click", () => {
-    $("f-verdict").value = "";
-    $("f-route").value = "";
-    $("f-text").value = "";
-    reset({ verdict: "", route: "", text: "" });
-  });
+  $("f-clear").addEventListener("click", () => clear({}));
   addEventListener("hashchange", fromHash);
 
   renderList();
