@@ -39,6 +39,8 @@ def test_a_catalog_survives_its_yaml(tmp_path):
         ),
         skills=(Skill(name="pdf", description="Read PDFs.", scripts=(SkillScript(name="text"),), instructions="…"),),
         policy=RoutingPolicy(rows=(RoutingRow(id="r1", intent="look up", route="search", examples=("find x",)),)),
+        extra_read_only=2,
+        tool_names={"web.search": "search"},
     )
     path = tmp_path / "catalog.yaml"
     path.write_text(catalog_yaml(made), encoding="utf-8")
@@ -78,6 +80,9 @@ def test_tools_go_in_and_come_out_as_they_are():
         ("name: c\ntools: [{name: a, parameters: {x: [{on: 1}]}}]", r"x\[0\]: key True"),
         ("name: c\ntools: [{name: a, parameters: {x: .nan}}]", "not JSON"),
         ("name: c\ntools: [{name: a, kind: odd}]", r"tools\.0\.kind"),
+        ("name: c\ntool_names: {x: y}", r"tool_names\.x: 'y' is no tool here"),
+        ("name: c\ntools: [{name: a}, {name: b}]\ntool_names: {a: b}", r"tool_names\.a: is a tool itself"),
+        ("name: c\nextra_read_only: -1", "extra_read_only"),
         ("name: ''", "name"),
         ("[1]", "expected a mapping"),
         ("name: [", "not YAML"),
@@ -107,6 +112,7 @@ def test_inference_takes_the_newest_schema_and_says_so():
 
 def test_a_clean_catalog_has_no_findings():
     assert lint_catalog(catalog()) == ()
+    assert [finding.place for finding in lint_catalog(catalog(extra_read_only=1))] == ["extra_read_only"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from firstchair.data.golden import (
     freeze,
     verify,
 )
-from firstchair.data.golden.manifest import MANIFEST, SESSIONS, read_manifest, render
+from firstchair.data.golden.manifest import CATALOGS, MANIFEST, SESSIONS, read_manifest, render
 from firstchair.data.similarity import text_shingles
 from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
@@ -70,7 +70,8 @@ def test_a_frozen_set_loads_and_carries_what_scoring_needs(tmp_path):
     assert golden.manifest.status == "frozen"
     assert golden.matchers == {"find_trips": {"city": "casefold"}}
     assert golden.kinds == {"find_trips": "universal", "book": "universal", "remember": "convention"}
-    assert golden.read_only == {"find_trips"}
+    assert golden.rules.read_only == {"find_trips"}
+    assert '"extra_read_only"' not in (tmp_path / "golden" / CATALOGS).read_text()
     assert golden.manifest.catalog["verified"] is True
     assert golden.manifest.dedup == {"threshold": 0.6, "compared": 3, "pairs": 0}
     assert golden.manifest.leakage == {}

@@ -9,15 +9,19 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from firstchair.catalog.catalog import Catalog
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ImagePart, ToolCall
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
-from firstchair.data.golden import BuildOptions, GoldenSet, build
+from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, build, freeze
 from firstchair.engines.base import ErrorKind, Generation, Sampling, Stop
 from firstchair.engines.scripted import ScriptedEngine
-from firstchair.evals.metrics import excluded, unanswered
+from firstchair.evals.compare import compare
+from firstchair.evals.metrics import excluded, measure, unanswered
 from firstchair.evals.replay import ReplayOptions, replay, session_prompts
+from firstchair.evals.rescore import rescore
 from firstchair.evals.run_record import ROWS, RUN, RowWriter, load_run, read_rows
+from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
 
 REPLY = Action(kind="final_reply", text="Done.").to_message()
@@ -348,6 +352,39 @@ def rendered_golden(tmp_path, spoil, session_number=1):
         Renderer(tokenizer, tokenizer.chat_template),
         Renderer(tokenizer, parses),
     )
+
+
+def test_harmless_extra_calls_and_other_names_count_as_the_frozen_catalog_says(tmp_path):
+    when = "2026-02-03T00:00:00Z"
+    sessions = [trip_session(number) for number in range(3)]
+    build(sessions, lambda _: trip_tools(), tmp_path / "draft", BuildOptions(name="trips", created_at=when))
+    plain = Catalog.from_tools("trips", trip_tools()).model_copy(update={"verified": True})
+    find = plain.tools[0].model_copy(update={"read_only": True})
+    loose = plain.model_copy(
+        update={"tools": (find, *plain.tools[1:]), "extra_read_only": 1, "tool_names": {"functions.book": "book"}}
+    )
+    golden, other = (
+        freeze(tmp_path / "draft", tmp_path / name, FreezeOptions(catalog=catalog, scorer=score, created_at=when))
+        for name, catalog in (("loose", loose), ("strict", plain))
+    )
+    gold = gold_of(golden)
+
+    def reply(request):
+        calls = gold(request).calls
+        if not calls or calls[0].name != "book":
+            return gold(request)
+        look = ToolCall.of("c2", "find_trips", {"city": "Oslo"})
+        return Action(kind="tool_call", calls=(msgspec.structs.replace(calls[0], name="functions.book"), look))
+
+    run = replay(golden, ScriptedEngine(reply), None, tmp_path / "run")
+    row = run.rows[1]
+    assert (row.scored.strict, row.scored.lenient, row.scored.extra_calls) == ("wrong_tool", "pass", 1)
+    assert row.made_tools == ("book", "find_trips")
+    assert measure(run.rows)["tool_name"].value == 1.0
+    assert rescore(run, golden, tmp_path / "again").rows == run.rows
+    assert rescore(run, other, tmp_path / "stricter").rows[1].scored.lenient == "wrong_tool"
+    with pytest.raises(ConfigError, match="golden hash"):
+        compare(run, load_run(tmp_path / "stricter"))
 
 
 def with_message(session, index, **changes):

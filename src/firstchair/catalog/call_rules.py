@@ -23,6 +23,10 @@ class Matchers:
     extra_read_only: int = 0
     """How many read-only calls beside the wanted ones a decision may make and still pass leniently."""
 
+    def tool_name(self, name: str) -> str:
+        """The catalog's name of the tool that a reply calls ``name``."""
+        return self.tool_names.get(name, name)
+
     @classmethod
     def of(
         cls,

@@ -84,6 +84,10 @@ class Catalog(Strict):
     tools: tuple[CatalogTool, ...] = ()
     skills: tuple[Skill, ...] = ()
     policy: RoutingPolicy | None = None
+    extra_read_only: int = Field(default=0, ge=0)
+    """How many calls of read-only tools beside the wanted ones an action may make and still pass leniently."""
+    tool_names: dict[str, str] = Field(default_factory=dict)
+    """Name that a model may call a tool by on the wire → the tool's name here."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Catalog:
@@ -91,6 +95,16 @@ class Catalog(Strict):
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 raise ValueError(f"{kind} {twice[0]!r} stands twice; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _other_names_lead_to_tools(self) -> Catalog:
+        known = {tool.name for tool in self.tools}
+        for other, name in self.tool_names.items():
+            if name not in known:
+                raise ValueError(f"tool_names.{other}: {name!r} is no tool here; expected one of {sorted(known)}")
+            if other in known:
+                raise ValueError(f"tool_names.{other}: is a tool itself; take it out, two tools are never one")
         return self
 
     def tool_schemas(self) -> tuple[Tool, ...]:

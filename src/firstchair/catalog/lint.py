@@ -22,6 +22,8 @@ def lint_catalog(catalog: Catalog) -> tuple[Finding, ...]:
         findings.append(
             Finding("warning", "verified", "not verified; golden sets are frozen only against a verified catalog")
         )
+    if catalog.extra_read_only and not any(tool.read_only for tool in catalog.tools):
+        findings.append(Finding("warning", "extra_read_only", "no tool is read_only, so this allows nothing"))
     for index, tool in enumerate(catalog.tools):
         findings.extend(_lint_tool(tool, f"tools[{index}]"))
     if catalog.policy is not None:

@@ -50,7 +50,10 @@ def _calls(row: DecisionRow) -> bool:
 
 
 def _right_tool(row: DecisionRow) -> bool:
-    return _calls(row) and row.made_kind == "tool_call" and sorted(row.made_tools) == sorted(row.gold_tools)
+    if not _calls(row) or row.made_kind != "tool_call":
+        return False
+    made, gold = Counter(row.made_tools), Counter(row.gold_tools)
+    return made == gold or (row.scored.extra_calls > 0 and gold <= made)  # extra calls are counted when harmless
 
 
 def _passed(level: Level) -> Question:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from firstchair import __version__
-from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.actions import ParsedReply
 from firstchair.chat.messages import Tool
 from firstchair.core.clock import utc_now
@@ -108,13 +107,12 @@ async def replay_async(
     if options.retry_errors:
         done = {dp_id: row for dp_id, row in done.items() if row.obtained or not row.covered}
     todo = [decision for decision in chosen if decision.dp_id not in done]
-    scorers = _scorers(golden)
     writer = RowWriter(out)
     counts: Counter[str] = Counter()
     try:
         with progress("replay", len(chosen), unit="decisions") as bar:
             bar.advance(len(chosen) - len(todo))
-            async with aclosing(_rows(golden, todo, engine, renderer, options, scorers)) as rows:
+            async with aclosing(_rows(golden, todo, engine, renderer, options)) as rows:
                 async for row in rows:
                     writer.append(row)
                     counts[row.scored.lenient] += 1
@@ -211,11 +209,10 @@ def _plain(value: Any) -> Any:
 
 def _scorers(golden: GoldenSet) -> Mapping[str, Scorer]:
     """One scorer per catalog, shared by the sessions that were offered it."""
-    matchers = Matchers.of(golden.matchers)
     by_catalog: dict[str, Scorer] = {}
     for session_id, session in golden.sessions.items():
         if session.catalog_id not in by_catalog:
-            by_catalog[session.catalog_id] = Scorer(golden.tools(session_id), matchers)
+            by_catalog[session.catalog_id] = Scorer(golden.tools(session_id), golden.rules)
     return by_catalog
 
 
@@ -226,6 +223,7 @@ class _Asked:
     decision: DecisionPoint
     session: Session
     tools: tuple[Tool, ...]
+    scorer: Scorer
     prompt: tuple[int, ...] | DataError | None
     """``None`` without a renderer; the error where the template cannot say this context."""
 
@@ -249,10 +247,9 @@ async def _rows(
     engine: Engine,
     renderer: Renderer | None,
     options: ReplayOptions,
-    scorers: Mapping[str, Scorer],
 ) -> AsyncGenerator[DecisionRow]:
     window = engine.info().context_window
-    for wave in _waves(golden, todo, renderer):
+    for wave in _waves(golden, todo, renderer, _scorers(golden)):
         asked: dict[str, _Asked] = {}
         for item in wave:
             if unaskable := item.unaskable(window, options.sampling.max_new_tokens):
@@ -272,7 +269,7 @@ async def _rows(
                 scored = (
                     _no_action(generation.error_kind or generation.stop)
                     if reply is None
-                    else scorers[item.session.catalog_id].score(item.decision, reply)
+                    else item.scorer.score(item.decision, reply)
                 )
                 yield _row(item, generation, reply, scored, options)
         if asked:
@@ -298,7 +295,9 @@ def _request(item: _Asked, options: ReplayOptions) -> Request:
     )
 
 
-def _waves(golden: GoldenSet, todo: Sequence[DecisionPoint], renderer: Renderer | None) -> Iterator[list[_Asked]]:
+def _waves(
+    golden: GoldenSet, todo: Sequence[DecisionPoint], renderer: Renderer | None, scorers: Mapping[str, Scorer]
+) -> Iterator[list[_Asked]]:
     """Whole sessions together, in order, so that an engine can share prefixes and memory stays bounded."""
     by_session: dict[str, list[DecisionPoint]] = {}
     for decision in todo:
@@ -311,7 +310,7 @@ def _waves(golden: GoldenSet, todo: Sequence[DecisionPoint], renderer: Renderer 
             session_prompts(session, decisions, tools, renderer) if renderer else [None] * len(decisions)
         )
         for decision, prompt in zip(decisions, prompts, strict=True):
-            wave.append(_Asked(decision, session, tools, prompt))
+            wave.append(_Asked(decision, session, tools, scorers[session.catalog_id], prompt))
             tokens += len(wave[-1].prompt_ids or ())
         if len(wave) >= WAVE_DECISIONS or tokens >= WAVE_TOKENS:
             yield wave
@@ -390,7 +389,9 @@ def _row(
         return made
     return msgspec.structs.replace(
         made,
-        made_tools=tuple(call.name for call in reply.calls) if made.made_kind == "tool_call" else (),
+        made_tools=tuple(item.scorer.matchers.tool_name(call.name) for call in reply.calls)
+        if made.made_kind == "tool_call"
+        else (),
         action=reply.action(),
         problems=reply.problems,
         salvaged=reply.salvaged,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.actions import ParsedReply
 from firstchair.core.atomic import atomic_dir, atomic_writer
 from firstchair.core.errors import DataError
@@ -30,7 +29,6 @@ def rescore(run: Run, golden: GoldenSet, out: Path, *, force: bool = False) -> R
     decision of the run is not in ``golden``.
     """
     by_id = {decision.dp_id: decision for decision in golden.decisions}
-    matchers = Matchers.of(golden.matchers)
     scorers: dict[str, Scorer] = {}
     rows: list[DecisionRow] = []
     for row in run.rows:
@@ -44,7 +42,7 @@ def rescore(run: Run, golden: GoldenSet, out: Path, *, force: bool = False) -> R
             )
         catalog_id = golden.sessions[decision.session_id].catalog_id
         if catalog_id not in scorers:
-            scorers[catalog_id] = Scorer(golden.tools(decision.session_id), matchers)
+            scorers[catalog_id] = Scorer(golden.tools(decision.session_id), golden.rules)
         rows.append(_row(row, decision, scorers[catalog_id]))
     reference = msgspec.structs.replace(
         run.record.golden, name=golden.name, set_sha256=golden.set_sha256, path=str(golden.path or "")
@@ -75,4 +73,5 @@ def _row(row: DecisionRow, decision: DecisionPoint, scorer: Scorer) -> DecisionR
     reply = ParsedReply(
         calls=action.calls, text=action.text, thinking=action.thinking, problems=row.problems, salvaged=row.salvaged
     )
-    return msgspec.structs.replace(row, scored=scorer.score(decision, reply))
+    made = tuple(scorer.matchers.tool_name(call.name) for call in action.calls) if row.made_tools else ()
+    return msgspec.structs.replace(row, made_tools=made, scored=scorer.score(decision, reply))

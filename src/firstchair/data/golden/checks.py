@@ -86,7 +86,7 @@ def action_problem(action: Action, tools: Sequence[Tool]) -> str | None:
 
 def self_check(golden: GoldenSet, scorer: Scorer) -> Iterator[str]:
     """Decisions whose gold (or an accepted action) does not pass when it is scored as a candidate's reply."""
-    matchers = Matchers.of(golden.matchers, read_only=golden.read_only)
+    matchers = golden.rules
     for decision in golden.decisions:
         if decision.gold is None:
             continue

@@ -104,6 +104,8 @@ def _under(catalog: Catalog, row: CatalogRow) -> CatalogRow:
         matchers={tool.name: dict(tool.matchers) for tool in known if tool.matchers},
         kinds={tool.name: tool.kind for tool in known},
         read_only=tuple(tool.name for tool in known if tool.read_only),
+        extra_read_only=catalog.extra_read_only,
+        tool_names=catalog.tool_names,
     )
 
 

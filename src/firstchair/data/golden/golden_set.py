@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.core.jsontext import dumps
@@ -34,6 +35,10 @@ class CatalogRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Tool → ``universal`` or ``convention``."""
     read_only: tuple[str, ...] = ()
     """Tools without effects."""
+    extra_read_only: int = 0
+    """How many calls of those beside the wanted ones still pass leniently."""
+    tool_names: dict[str, str] = {}
+    """Name on the wire → tool."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,15 @@ class GoldenSet:
         return {tool: kind for row in self.catalogs.values() for tool, kind in row.kinds.items()}
 
     @cached_property
-    def read_only(self) -> frozenset[str]:
-        """Tools without effects."""
-        return frozenset(tool for row in self.catalogs.values() for tool in row.read_only)
+    def rules(self) -> Matchers:
+        """How calls are compared: everything that the catalog says about it."""
+        rows = self.catalogs.values()
+        return Matchers.of(
+            self.matchers,
+            tool_names={other: tool for row in rows for other, tool in row.tool_names.items()},
+            read_only=(tool for row in rows for tool in row.read_only),
+            extra_read_only=max((row.extra_read_only for row in rows), default=0),
+        )
 
     def by_session(self) -> Iterator[tuple[Session, tuple[DecisionPoint, ...]]]:
         """Each session with its decisions."""
