@@ -72,16 +72,31 @@ def test_from_recordings_to_a_frozen_set(run, store, catalog, corrections, tmp_p
     assert code == 0
     assert "self-check" in out
     code, out, _ = run("golden", "show", golden)
-    assert "1 (memory 1)" in out
+    assert "1 reviewed decision: 1 corrected (memory 1), 0 confirmed" in out
+    assert [line.split() for line in out.splitlines() if line.startswith("trip-")] == [
+        ["trip-4", "2", "5", "1"],
+        ["trip-5", "2", "5", "0"],
+    ]
     code, out, _ = run("golden", "show", golden, "trip-4")
     assert "gold: remember(" in out
     code, out, _ = run("golden", "show", golden, "trip-4:3")
     assert "by ana: the user asked" in out
+    assert "trip-4:3  turn 2" in out
     code, out, _ = run("golden", "show", golden, "trip-4:3", "--json")
     assert json.loads(out)["known_bad"][0]["tool"] == "find_trips"
     code, out, err = run("golden", "show", golden, "trip-4:9")
     assert (code, out) == (2, "")
     assert "did you mean trip-4:" in err
+
+
+def test_freezing_says_which_decisions_nobody_verified(run, store, catalog, tmp_path):
+    for name, more in (("recorded", ()), ("reviewed", ("--verified",))):
+        run("golden", "build", store, "--out", tmp_path / name, "--limit", 3, *more)
+        frozen = tmp_path / f"{name}-set"
+        code, _, err = run("golden", "freeze", tmp_path / name, "--out", frozen, "--catalog", catalog)
+        assert code == 0
+        words = "15 of 15 decisions are not verified; a mismatch with them will be undecided"
+        assert (words in err) == (name == "recorded")
 
 
 def test_one_changed_byte_exits_2_and_names_the_file(run, store, catalog, tmp_path):

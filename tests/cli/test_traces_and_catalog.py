@@ -105,7 +105,7 @@ def test_show_is_readable_and_safe_for_a_terminal(imported):
     output = run(traces_cli.app, "show", first)
     for words in (
         "turn 1",
-        "→ look(city=",
+        '→ look({"city": ',
         "Error: none",
         "2 tool look ERROR",
         "more characters (--full)",

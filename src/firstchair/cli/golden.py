@@ -149,7 +149,7 @@ def freeze(
 ) -> None:
     """Freeze a draft. Refuses what would make scores lie, and checks that gold passes against itself."""
     from firstchair.catalog.catalog import load_catalog
-    from firstchair.cli.golden_view import print_summary
+    from firstchair.cli.golden_view import print_summary, unverified_words
     from firstchair.data.golden import FreezeOptions
     from firstchair.data.golden import freeze as freeze_draft
     from firstchair.evals.verdict import score
@@ -161,7 +161,10 @@ def freeze(
         threshold=threshold,
         against=[_training_data(where) for where in against or []],
     )
-    print_summary(freeze_draft(draft, out, options), as_json=as_json)
+    golden = freeze_draft(draft, out, options)
+    print_summary(golden, as_json=as_json)
+    if words := unverified_words(golden):
+        typer.secho(f"warning: {words}", err=True, fg="yellow")
 
 
 def _training_data(where: str) -> TrainingData:
@@ -195,13 +198,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what a set holds, one of its sessions, or one of its decisions. Drafts too."""
-    from firstchair.cli.golden_view import print_decision, print_session, print_summary
+    from firstchair.cli.golden_view import print_decision, print_session, print_sessions, print_summary
     from firstchair.core.errors import ConfigError
     from firstchair.data.golden import GoldenSet
 
     golden = GoldenSet.load(golden_set, draft=True)
     by_id = {decision.dp_id: decision for decision in golden.decisions}
     if not what:
+        if not as_json:
+            print_sessions(golden)
         print_summary(golden, as_json=as_json)
     elif what in golden.sessions:
         print_session(golden, golden.sessions[what], as_json=as_json)
@@ -211,5 +216,5 @@ def show(
         import difflib
 
         near = difflib.get_close_matches(what, [*golden.sessions, *by_id], n=1)
-        hint = f"did you mean {near[0]}?" if near else "`--json` without an id lists them"
+        hint = f"did you mean {near[0]}?" if near else "without an id the sessions are listed"
         raise ConfigError(f"{golden_set} has no session or decision {what!r}; {hint}")

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from firstchair.chat.messages import Message
-from firstchair.cli.tables import print_json, table
-from firstchair.data.corrections import Correction, brief
+from firstchair.cli.tables import Column, number, print_json, print_list, table
+from firstchair.cli.traces_view import call_text
+from firstchair.data.corrections import Correction, Dimension, brief
 from firstchair.data.decisions import DecisionPoint
 from firstchair.data.exports import decision_row
 from firstchair.data.golden import Checked, GoldenSet
@@ -32,7 +33,7 @@ def print_summary(golden: GoldenSet, *, passed_over: Sequence[Correction] | None
         "name": golden.name,
         "status": manifest.status,
         "created": manifest.created_at,
-        "hash": golden.set_sha256,
+        "hash": golden.set_sha256[:12],
         "path": str(golden.path),
         "gold": _gold_words(golden),
         "catalog": f"{manifest.catalog['name']} (verified)" if manifest.catalog else "none yet",
@@ -40,7 +41,7 @@ def print_summary(golden: GoldenSet, *, passed_over: Sequence[Correction] | None
         "turns": f"{manifest.counts.turns:,}",
         "decisions": f"{manifest.counts.decision_points:,}",
         "from": ", ".join(f"{name} {count:,}" for name, count in manifest.counts.per_provenance.items()),
-        "corrections": _correction_words(golden),
+        "review": _review_words(golden),
         "alternatives": str(len(manifest.alternatives) or "none"),
         "duplicates": _dedup_words(manifest.dedup),
         "leakage": _leakage_words(manifest.leakage),
@@ -69,10 +70,34 @@ def _gold_words(golden: GoldenSet) -> str:
     return "; ".join([*words, *([f"{len(dropped)} sessions with invalid actions left out"] if dropped else [])])
 
 
-def _correction_words(golden: GoldenSet) -> str:
-    counts = Counter(correction.dimension.value for correction in golden.manifest.corrections)
+def print_sessions(golden: GoldenSet) -> None:
+    """The sessions of a set, one a line."""
+    rows = [
+        [session.session_id, f"{len(session.turns):,}", f"{len(points):,}", f"{sum(p.verified for p in points):,}"]
+        for session, points in golden.by_session()
+    ]
+    print_list([Column("session", "middle"), number("turns"), number("decisions"), number("verified")], rows)
+
+
+def unverified_words(golden: GoldenSet) -> str:
+    """What it means for scores that decisions are not verified; empty when all are."""
+    count, total = sum(not decision.verified for decision in golden.decisions), len(golden.decisions)
+    if not count:
+        return ""
+    return f"{count:,} of {total:,} decisions are not verified; a mismatch with them will be undecided"
+
+
+def _review_words(golden: GoldenSet) -> str:
+    rows = golden.manifest.corrections
+    counts = Counter(row.dimension.value for row in rows if row.dimension is not Dimension.CONFIRMED)
+    if not rows:
+        return "no decision reviewed"
+    decisions = len({row.dp_id for row in rows})
     detail = ", ".join(f"{name} {count}" for name, count in counts.most_common())
-    return f"{counts.total()} ({detail})" if counts else "none"
+    return (
+        f"{decisions:,} reviewed {'decision' if decisions == 1 else 'decisions'}: "
+        f"{counts.total():,} corrected{f' ({detail})' if detail else ''}, {len(rows) - counts.total():,} confirmed"
+    )
 
 
 def _dedup_words(dedup: dict[str, Any]) -> str:
@@ -145,21 +170,25 @@ def print_decision(golden: GoldenSet, decision: DecisionPoint, *, as_json: bool)
         console.print(Text(f"… {start} messages before", style="dim"))
     for index in range(start, decision.context_end):
         _print_message(console, index, session.messages[index])
-    rows = [("decision", f"{decision.dp_id}  turn {decision.turn}, {' '.join(decision.tags) or 'no tags'}")]
+    rows = [("decision", f"{decision.dp_id}  {_turn_words(decision.turn)}, {' '.join(decision.tags) or 'no tags'}")]
     rows.append(("observed", brief(decision.observed, 400)))
     rows.append(("gold", "none" if decision.gold is None else brief(decision.gold, 400)))
     rows += [("known bad", brief(bad, 400)) for bad in decision.known_bad]
     rows += [("also right", brief(option.action, 400) if option.action else str(option.matchers))
              for option in decision.accept]  # fmt: skip
-    rows += [("corrected", f"{row.dimension.value}, by {row.by}: {row.why} (message {row.evidence})")
+    rows += [("reviewed", f"{row.dimension.value}, by {row.by}: {row.why} (message {row.evidence})")
              for row in corrections]  # fmt: skip
     _print_pairs(console, rows)
+
+
+def _turn_words(turn: int) -> str:
+    return f"turn {turn + 1}" if turn >= 0 else "before the first turn"
 
 
 def _print_message(console: Console, index: int, message: Message) -> None:
     style = {"user": "cyan", "tool": "dim", "system": "dim"}.get(message.role, "")
     lines = [message.text] if message.text else []
-    lines += [f"→ {call.name}({call.arguments})" for call in message.tool_calls]
+    lines += [call_text(call) for call in message.tool_calls]
     text = "\n     ".join("\n".join(lines).split("\n"))
     mark = " ERROR" if message.is_error else ""
     cut = text if len(text) <= 1200 else text[:1200] + f" … ({len(text):,} characters)"

@@ -199,10 +199,10 @@ def _panel(index: int, message: Message, call_names: dict[str, str], *, full: bo
             case RawPart():
                 _line(body, json.dumps(part.data, ensure_ascii=False), "magenta", full=full)
             case CallMark():
-                _line(body, _call_text(message.tool_calls[part.index]), "bold", full=full)
+                _line(body, call_text(message.tool_calls[part.index]), "bold", full=full)
     if not any(isinstance(part, CallMark) for part in message.content):
         for call in message.tool_calls:
-            _line(body, _call_text(call), "bold", full=full)
+            _line(body, call_text(call), "bold", full=full)
     title = f"{index} {message.role}"
     if message.role == "tool":
         title += f" {message.name or call_names.get(message.tool_call_id or '', '')}"
@@ -212,12 +212,9 @@ def _panel(index: int, message: Message, call_names: dict[str, str], *, full: bo
     return Panel(body, title=Text(title), title_align="left", border_style=style, box=box.ROUNDED)
 
 
-def _call_text(call: ToolCall) -> str:
-    parsed = call.parsed()
-    if parsed is None:
-        return f"→ {call.name} malformed: {call.arguments}"
-    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in parsed.items())
-    return f"→ {call.name}({arguments})"
+def call_text(call: ToolCall) -> str:
+    """One call in one line, its arguments as they stand: so they can be copied into a correction."""
+    return f"→ {call.name}({call.arguments})" + (" malformed" if call.parsed() is None else "")
 
 
 def _line(body: Text, text: str, style: str, *, full: bool, limit: int = SHORT_CHARS) -> None:
