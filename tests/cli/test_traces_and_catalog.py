@@ -149,7 +149,7 @@ def test_delete_asks_first_and_needs_to_be_told_which(imported):
 def test_bad_records_are_listed_in_a_side_file(imported):
     Path("mixed.json").write_text(json.dumps([trajectory(7), {"task_id": 8}, trajectory(9)]))
     command = ("import", "mixed.json", "--format", "tau", "--store", "mixed.db")
-    with pytest.raises(DataError, match=r"mixed\.json\[1\]: traj: found no such field"):
+    with pytest.raises(DataError, match=r"mixed\.json\[1\]:1: traj: found no such field"):
         run(traces_cli.app, *command)
     output = run(traces_cli.app, *command, "--skip-bad", "1")
     assert "1 bad records are listed in mixed.json.skipped.jsonl" in output

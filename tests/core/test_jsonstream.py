@@ -17,7 +17,7 @@ OBJECTS = st.lists(
 
 
 def records(path: Path, **options: int) -> list:
-    return [raw if isinstance(raw, DataError) else json.loads(raw) for _, raw in read_records(path, **options)]
+    return [raw if isinstance(raw, DataError) else json.loads(raw) for _, _, raw in read_records(path, **options)]
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -47,9 +47,9 @@ def test_an_archive_is_read_and_its_bytes_counted(tmp_path):
 @pytest.mark.parametrize(
     ("text", "good", "words"),
     [
-        ('[{"a": 1}, {"b": ', 1, r"a\.json\[1\]: the file ends inside this record"),
-        ('[{"a": 1}, {"b": "x\\', 1, r"a\.json\[1\]: the file ends inside"),
-        ('[{"a": 1}', 1, r"a\.json\[1\]: the file ends without ']'"),
+        ('[{"a": 1}, {"b": ', 1, r"a\.json\[1\]:1: the file ends inside this record"),
+        ('[{"a": 1},\n{"b": "x\\', 1, r"a\.json\[1\]:2: the file ends inside"),
+        ('[{"a": 1}', 1, r"a\.json\[1\]:1: the file ends without ']'"),
     ],
 )
 def test_a_truncated_file_gives_its_whole_records_and_the_fault(tmp_path, text, good, words):
@@ -68,7 +68,7 @@ def test_a_truncated_file_gives_its_whole_records_and_the_fault(tmp_path, text, 
 def test_what_is_no_object_stops_the_reading(tmp_path, text, index):
     path = tmp_path / "a.json"
     path.write_text(text)
-    with pytest.raises(DataError, match=rf"a\.json\[{index}\]: found .*expected a JSON object"):
+    with pytest.raises(DataError, match=rf"a\.json\[{index}\]:1: found .*expected a JSON object"):
         records(path)
 
 
@@ -88,3 +88,40 @@ def test_an_empty_file_has_no_records(tmp_path):
     for text in ("", " \n", "\ufeff", "[]"):
         path.write_text(text)
         assert records(path) == []
+
+
+LINES = ['{"a": 1}', '{"b": {"c": [2]}}', '{"d": 3}']
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+@pytest.mark.parametrize("ending", ["\n", ""])
+def test_a_cut_line_of_json_lines_costs_that_line_alone(tmp_path, broken, ending):
+    path = tmp_path / "a.jsonl"
+    lines = [line[:5] if number == broken else line for number, line in enumerate(LINES)]
+    path.write_text("\n".join(lines) + ending)
+    found = [(record.origin, record.raw) for record in read_records(path)]
+    assert found == [(f"{path}:{number}", line.encode()) for number, line in enumerate(lines, 1)]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_records_of_an_array_are_named_by_index_and_line(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(jsonstream, "BLOCK", block)
+    path = tmp_path / "a.json"
+    path.write_text('[\n{"a":\n1},\n\n {"b": ["\\n", 1,\n' + "2,\n" * 20 + '3]}, {"c": 1},\n{"d": 1}]')
+    found = [(record.path.removeprefix(str(path)), record.line) for record in read_records(path, max_record_bytes=30)]
+    assert found == [("[0]", 2), ("[1]", 5), ("[2]", 26), ("[3]", 27)]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('{\n"a": [\n{"b": 1}\n]}', 1),
+        ('{"a": [\n{"b": 1}\n]}', 1),
+        ('{"a":\n{"b": 1}\n}\n{"c": 2}', 2),
+        ('{"a": 1}{"b": 1}', 2),
+    ],
+)
+def test_objects_that_are_not_one_a_line_are_not_taken_for_lines(tmp_path, text, count):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    assert [bool(json.loads(record.raw)) for record in read_records(path)] == [True] * count

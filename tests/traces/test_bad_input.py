@@ -172,7 +172,7 @@ def test_a_tau_list_cut_off_in_the_middle_names_the_record(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(whole[:-30])
     with TraceStore.open(tmp_path / "t.db") as store:
-        with pytest.raises(DataError, match=r"t\.json\[4\]: the file ends inside this record"):
+        with pytest.raises(DataError, match=r"t\.json\[4\]:1: the file ends inside this record"):
             import_file(store, path, "tau", ImportOptions())
         assert store.count() == 0
         assert import_file(store, path, "tau", ImportOptions(skip=SkipBad(allowed=1))).added == 4
@@ -195,7 +195,7 @@ def test_tau_faults_are_named_by_field(tmp_path, fields, field):
     with TraceStore.open(tmp_path / "t.db") as store, pytest.raises(DataError) as caught:
         import_file(store, path, "tau", ImportOptions())
     assert caught.value.field == field
-    assert str(caught.value).startswith(f"{path}[0]: {field}")
+    assert str(caught.value).startswith(f"{path}[0]:1: {field}")
 
 
 def test_no_credential_reaches_the_store_or_an_error(tmp_path):
@@ -333,3 +333,21 @@ def test_a_writer_waits_for_another_and_both_get_in(tmp_path):
         assert store.count() == 1
     process.communicate(timeout=30)
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_cut_line_of_tau_or_otel_lines_is_the_only_one_lost(tmp_path, broken):
+    message = [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
+    rows = {
+        "tau": [{"task_id": number, "reward": 1, "traj": GOOD} for number in range(3)],
+        "otel": [{"trace_id": f"t{n}", "attributes": {"gen_ai.input.messages": message}} for n in range(3)],
+    }
+    for name, records in rows.items():
+        lines = [json.dumps(record) for record in records]
+        lines[broken] = lines[broken][:-20]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(lines) + "\n")
+        skip = SkipBad(allowed=1)
+        with TraceStore.open(tmp_path / f"{name}.db") as store:
+            assert import_file(store, path, name, ImportOptions(skip=skip)).added == 2
+        assert [(error.path, error.line) for error in skip.skipped] == [(str(path), broken + 1)]

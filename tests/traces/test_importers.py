@@ -229,7 +229,7 @@ def test_tau_trajectories_carry_task_trial_and_reward(tmp_path, form):
     assert found[0].session.meta == {"info": {"task": {"user_id": "ann"}}}
     assert found[0].session.messages[3].is_error, "τ-bench reports failures as 'Error: …'"
     assert found[0].tools[0].name == "look"
-    assert found[1].origin == f"{path}[1]"
+    assert found[1].origin == (f"{path}:2" if form == "lines" else f"{path}[1]:1")
     assert (found[0].session == found[1].session) == (form == "lines")
 
 
@@ -425,7 +425,7 @@ def test_otel_faults_are_named_by_span_and_field(tmp_path):
     path.write_text(json.dumps(otlp([span(2, [USER], [SAYS]), bad])))
     with pytest.raises(DataError) as caught:
         read("otel", path)
-    assert "a.json[0]" in str(caught.value)
+    assert "a.json:1: resourceSpans[0]" in str(caught.value)
     assert "resourceSpans[0].scopeSpans[1].spans[0].gen_ai.input.messages[0].parts[0].content" in str(caught.value)
 
 

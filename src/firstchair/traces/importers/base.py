@@ -44,7 +44,7 @@ class Imported(NamedTuple):
     session: Session
     tools: tuple[Tool, ...]
     origin: str = ""
-    """``file:line`` or ``file[record]``."""
+    """``file:line`` or ``file[record]:line``."""
     received: str | None = None
     """The tool list's wire text, byte for byte, where the file has it as such."""
 

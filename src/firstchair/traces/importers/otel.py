@@ -60,15 +60,15 @@ def import_otel(path: Path, options: ImportOptions) -> Iterator[Imported]:
     tools: dict[str, tuple[Tool, ...]] = {"": (), fallback[1]: fallback[0]}
     seen = False
     with CallSpool() as spool:
-        for index, raw in read_records(path, max_record_bytes=MAX_DOCUMENT_BYTES, on_bytes=options.on_bytes):
+        for record in read_records(path, max_record_bytes=MAX_DOCUMENT_BYTES, on_bytes=options.on_bytes):
             seen = True
-            origin = f"{path}[{index}]"
             try:
-                if isinstance(raw, DataError):
-                    raise raw
-                _take_record(parse_line(raw), origin, _Context(options, lists, fallback, tools, spool))
+                if isinstance(record.raw, DataError):
+                    raise record.raw
+                document = parse_line(record.raw)
+                _take_record(document, record.origin, _Context(options, lists, fallback, tools, spool))
             except DataError as error:
-                options.skip.take(error.at(origin))
+                options.skip.take(error.at(record.path, record.line))
         if not seen:
             raise empty_file(path)
         if not len(spool):

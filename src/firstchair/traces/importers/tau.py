@@ -38,17 +38,16 @@ def import_tau(path: Path, options: ImportOptions) -> Iterator[Imported]:
     """Stream the trajectories of a file. ``task_id``, ``trial`` and ``reward`` become labels."""
     tools, catalog_id = default_tools(options, ToolLists(tools_from_openai))
     seen = False
-    for index, raw in read_records(path, on_bytes=options.on_bytes):
+    for record in read_records(path, on_bytes=options.on_bytes):
         seen = True
-        origin = f"{path}[{index}]"
         try:
-            if isinstance(raw, DataError):
-                raise raw
-            session = _session(parse_line(raw), catalog_id, options)
+            if isinstance(record.raw, DataError):
+                raise record.raw
+            session = _session(parse_line(record.raw), catalog_id, options)
         except DataError as error:
-            options.skip.take(error.at(origin))
+            options.skip.take(error.at(record.path, record.line))
             continue
-        yield Imported(session, tools, origin)
+        yield Imported(session, tools, record.origin)
     if not seen:
         raise empty_file(path)
 
