@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firstchair.core.atomic import atomic_dir, atomic_writer
+from firstchair.core.atomic import atomic_dir, atomic_writer, make_dirs
 from firstchair.core.errors import ConfigError, RunFailed
 
 
@@ -44,3 +44,26 @@ def test_a_full_disk_is_a_failed_run_and_leaves_the_old_file(tmp_path: Path, mon
         out.write("new")
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("below", ["file", "file/deeper"])
+def test_a_path_below_a_file_is_refused_by_name(tmp_path: Path, below: str):
+    (tmp_path / "file").write_text("mine")
+    target, reason = (
+        tmp_path / below / "out",
+        rf"cannot write {tmp_path / below}/out: {tmp_path}/file is a file, not a directory; choose",
+    )
+    with pytest.raises(ConfigError, match=reason), atomic_dir(target):
+        pass
+    with pytest.raises(ConfigError, match=reason), atomic_writer(target):
+        pass
+    with pytest.raises(ConfigError, match=reason):
+        make_dirs(target)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["/proc/out", "/proc/sub/out", f"/tmp/{'x' * 300}"])
+def test_a_path_where_nothing_can_be_made_is_refused(place: str):
+    for opened in (atomic_dir(Path(place)), atomic_writer(Path(place))):
+        with pytest.raises(ConfigError, match=r"cannot write .*; choose another path"), opened:
+            pass

@@ -6,6 +6,7 @@ are fsynced, and are renamed over the target; then the directory entry is fsynce
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.errors import ConfigError, FirstchairError, RunFailed
 
 
 def fsync_dir(path: Path) -> None:
@@ -26,9 +27,44 @@ def fsync_dir(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_dirs(path: Path) -> None:
+    """Make a directory with its parents. Raises ``ConfigError`` where none can be, ``RunFailed`` on a full disk."""
+    _make_dirs(path, path)
+
+
+def _make_dirs(directory: Path, path: Path) -> None:
+    """Make ``directory`` for ``path``, which is the one that an error names."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_place(path, error) from error
+
+
+def _no_place(path: Path, error: OSError) -> FirstchairError:
+    """Nothing can be made at ``path``: the place is wrong, or the disk is full."""
+    if error.errno in _FULL:
+        return _not_written(path, error)
+    file = next((parent for parent in (path, *path.parents) if os.path.isfile(parent)), None)
+    reason = (
+        f"{file} is a file, not a directory" if file is not None else f"nothing can be made there ({error.strerror})"
+    )
+    return ConfigError(f"cannot write {path}: {reason}; choose another path")
+
+
+def _not_written(path: Path, error: OSError) -> RunFailed:
+    return RunFailed(f"cannot write {path}: {error.strerror or error}; free space or choose another path")
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
 def refuse_existing(path: Path, *, force: bool) -> None:
     """Raise ``ConfigError`` when ``path`` exists and ``force`` is not set."""
-    if path.exists() and not force:
+    try:
+        exists = path.exists()
+    except OSError as error:  # no permission, a name that is too long
+        raise _no_place(path, error) from error
+    if exists and not force:
         raise ConfigError(f"{path} exists; pass --force to replace it, or choose another path")
 
 
@@ -36,16 +72,17 @@ def refuse_existing(path: Path, *, force: bool) -> None:
 def atomic_writer(path: Path, *, force: bool = False) -> Iterator[IO[str]]:
     """Open a temporary text file (UTF-8, ``\\n``) that becomes ``path`` when the block ends without an error.
 
-    Raises ``ConfigError`` when ``path`` exists without ``force``, ``RunFailed`` when the disk refuses the write.
+    Raises ``ConfigError`` when ``path`` exists without ``force`` or cannot be a file's, ``RunFailed`` when the disk
+    refuses the write.
     """
     refuse_existing(path, force=force)
+    _make_dirs(path.parent, path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle = tempfile.NamedTemporaryFile(  # noqa: SIM115 - renamed below, closed in every branch
             "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=f".{path.name}.", delete=False
         )
     except OSError as error:
-        raise RunFailed(f"cannot write {path}: {error.strerror}; free space or choose another path") from error
+        raise _no_place(path, error) from error
     temporary = Path(handle.name)
     try:
         with handle:
@@ -56,7 +93,7 @@ def atomic_writer(path: Path, *, force: bool = False) -> Iterator[IO[str]]:
         os.replace(temporary, path)
         fsync_dir(path.parent)
     except OSError as error:
-        raise RunFailed(f"cannot write {path}: {error.strerror}; free space or choose another path") from error
+        raise _not_written(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -84,11 +121,15 @@ def write_texts(texts: Mapping[Path, str], *, force: bool = False) -> None:
 def atomic_dir(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Yield a temporary directory that becomes ``path`` when the block ends without an error.
 
-    Every file in it is fsynced before the rename. With ``force`` an existing ``path`` is replaced.
+    Every file in it is fsynced before the rename. With ``force`` an existing ``path`` is replaced. Raises as
+    ``atomic_writer`` does.
     """
     refuse_existing(path, force=force)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    _make_dirs(path.parent, path)
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise _no_place(path, error) from error
     try:
         yield temporary
         for file in temporary.rglob("*"):
@@ -107,6 +148,6 @@ def atomic_dir(path: Path, *, force: bool = False) -> Iterator[Path]:
         if old is not None:
             shutil.rmtree(old)
     except OSError as error:
-        raise RunFailed(f"cannot write {path}: {error.strerror}; free space or choose another path") from error
+        raise _not_written(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -22,5 +22,6 @@ def copy_base_model(out: Path, *, force: bool = False) -> Path:
     Raises ``ConfigError`` when ``out`` exists without ``force``.
     """
     with atomic_dir(out, force=force) as temporary:
-        shutil.copytree(base_model_dir(), temporary, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        for file in base_model_dir().iterdir():
+            shutil.copyfile(file, temporary / file.name)
     return out

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from firstchair.chat.renderer import Renderer
 from firstchair.core.atomic import atomic_dir, refuse_existing
-from firstchair.core.errors import ConfigError
+from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.data.sft import read_sft
 from firstchair.train.config import TinyRecipe
 from firstchair.train.tiny import END, PAD, START, TAGS, build_model, build_tokenizer, save_model, tiny_template
@@ -25,7 +27,10 @@ class TinyModel:
 
 
 def make_tiny(recipe: TinyRecipe, *, force: bool = False) -> TinyModel:
-    """Write the model directory. Raises ``ConfigError`` when the target exists, ``DataError`` for a bad corpus."""
+    """Write the model directory. Raises ``ConfigError`` when the target exists, ``DataError`` for a bad corpus.
+
+    A full disk is a ``RunFailed``.
+    """
     refuse_existing(recipe.out, force=force)
     for path in recipe.corpus:
         if not path.is_file():
@@ -41,8 +46,11 @@ def make_tiny(recipe: TinyRecipe, *, force: bool = False) -> TinyModel:
         max_positions=recipe.max_positions,
         seed=recipe.seed,
     )
-    with atomic_dir(recipe.out, force=force) as temporary:
-        save_model(model, tokenizer, temporary)
+    try:
+        with atomic_dir(recipe.out, force=force) as temporary:
+            save_model(model, tokenizer, temporary)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        raise RunFailed(f"cannot write {recipe.out}: {error}; free space or choose another path") from error
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return TinyModel(recipe.out, len(tokenizer), parameters, counts[0])
 
