@@ -1,5 +1,6 @@
 """The whole loop in small: real HTTP, a real store, the shipped base model, real training, a real report."""
 
+import asyncio
 import json
 import re
 import shlex
@@ -7,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from firstchair.cli.demo_run import DemoOptions, next_commands, run_demo
+from firstchair.cli.demo_run import Clock, DemoOptions, Scores, next_commands, run_demo, summary_of
 from firstchair.core.errors import ConfigError
 from firstchair.data.golden import GoldenSet
+from firstchair.evals.completion import completion
 from firstchair.evals.run_record import load_run
+from firstchair.rollout.episodes import run_episodes
+from firstchair.rollout.teacher_policy import TeacherPolicy
+from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +39,7 @@ def test_every_rate_of_the_summary_has_its_count_and_interval(out):
         "epochs": 1.0,
         "seed": 0,
     }
+    assert summary["completion"].pop("errors") == {"before": {}, "after": {}}
     for part in ("baseline", "sft", "completion"):
         for name, rate in summary[part].items():
             assert rate.keys() == {"value", "n", "low", "high"}, name
@@ -41,6 +47,19 @@ def test_every_rate_of_the_summary_has_its_count_and_interval(out):
                 assert rate["low"] <= rate["value"] <= rate["high"], name
     assert {"strict_pass", "lenient_pass", "malformed"} <= summary["baseline"].keys()
     assert summary["completion"]["before"]["n"] == summary["completion"]["after"]["n"] == 2
+
+
+def test_episodes_that_failed_are_told_with_their_reasons(out):
+    async def played(fault: str):
+        tasks = [WordTask(task_id="a", words=("fox",), fault=fault), WordTask(task_id="b", words=("owl",))]
+        policy = TeacherPolicy(WordExpert())
+        return completion([episode async for episode in run_episodes(WordEnvironment, tasks, policy)])
+
+    run, golden = load_run(out / "sft"), GoldenSet.load(out / "golden")
+    before, after = (Scores(run, asyncio.run(played(fault))) for fault in ("", "step"))
+    told = summary_of(DemoOptions(out=out), before, after, golden, Clock())["completion"]
+    assert told["after"]["n"] == 1
+    assert told["errors"] == {"before": {}, "after": {"environment.step": 1}}
 
 
 def test_both_runs_are_on_the_one_frozen_set(out):

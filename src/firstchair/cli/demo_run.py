@@ -25,7 +25,7 @@ from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.renderer import Renderer
-from firstchair.core.atomic import refuse_existing, write_text
+from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.jsonl import write_jsonl
@@ -147,7 +147,7 @@ def _prepare(out: Path, *, force: bool) -> None:
         if not (out / MARKER).is_file():
             raise ConfigError(f"{out} exists and no demo made it; choose another directory with --out")
         shutil.rmtree(out)
-    out.mkdir(parents=True)
+    make_dirs(out)
     write_text(out / MARKER, dumps({"started_at": utc_now()}) + "\n")
 
 
@@ -231,13 +231,17 @@ async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask],
 def summary_of(
     options: DemoOptions, before: Scores, after: Scores, golden: GoldenSet, clock: Clock
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds; every rate as ``rate_row`` writes it."""
+    """What ``summary.json`` holds; every rate as ``rate_row`` writes it. Episodes in ``errors`` are in no rate."""
     return {
         "options": {name: value for name, value in asdict(options).items() if name != "out"},
         "baseline": {name: rate_row(rate) for name, rate in measure(before.run.rows).items()},
         "sft": {name: rate_row(rate) for name, rate in measure(after.run.rows).items()},
         "strict_pass_by_kind": {"baseline": by_kind(before.run, golden), "sft": by_kind(after.run, golden)},
-        "completion": {"before": rate_row(before.alive.completed), "after": rate_row(after.alive.completed)},
+        "completion": {
+            "before": rate_row(before.alive.completed),
+            "after": rate_row(after.alive.completed),
+            "errors": {"before": before.alive.errors, "after": after.alive.errors},
+        },
         "golden_sha256": golden.set_sha256,
         "seconds": {**clock.seconds, "total": round(sum(clock.seconds.values()), 2)},
     }
@@ -292,9 +296,13 @@ def _show(summary: dict[str, Any], out: Path) -> None:
             kinds = summary["strict_pass_by_kind"]
             for kind, rate in kinds["baseline"].items():
                 table.add_row(f"  of {kind}", _cell(rate), _cell(kinds["sft"][kind]))
-    table.add_row("episodes completed", _cell(summary["completion"]["before"]), _cell(summary["completion"]["after"]))
+    alive = summary["completion"]
+    table.add_row("episodes completed", _cell(alive["before"]), _cell(alive["after"]))
     console = Console()
     console.print(table)
+    for name, errors in alive["errors"].items():
+        for reason, count in errors.items():
+            console.print(f"{count} episodes ({name} training) failed and are in no rate: {reason}", markup=False)
     console.print(f"{summary['seconds']['total']:.0f} seconds. Everything lies in {out}/:")
     for name, what in (
         ("report.html", "the report; open it in a browser"),
