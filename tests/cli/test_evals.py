@@ -1,10 +1,12 @@
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.renderer import Renderer
+from firstchair.chat.trained import write_rendering
 from firstchair.cli.evals import app
 from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed
 from firstchair.data.golden import BuildOptions, FreezeOptions, build, freeze
@@ -141,6 +143,18 @@ def test_runs_that_write_call_arguments_differently_are_not_compared(golden, tmp
         assert load_run(tmp_path / spelling).record.candidate.template_hash == renderer.template_hash
     with pytest.raises(ConfigError, match="template_hash"):
         run("compare", tmp_path / "verbatim", tmp_path / "respaced")
+
+
+def test_a_run_says_when_prompts_are_not_as_in_training(golden, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(base_model_dir(), path)
+    write_rendering(Renderer.from_pretrained(path, arguments="respaced"), path)
+    model = ("--engine", "scripted", "--model", "gold", "--tokenizer", path)
+    assert "note: prompts" not in run("replay", golden, "--out", tmp_path / "as-trained", *model)
+    found = load_run(tmp_path / "as-trained").record.candidate
+    assert found.template_hash == found.trained_template != ""
+    shown = run("replay", golden, "--out", tmp_path / "other", *model, "--arguments", "verbatim")
+    assert f"the model was trained with {found.trained_template[:12]}" in shown
 
 
 @pytest.mark.parametrize(

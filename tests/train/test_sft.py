@@ -8,6 +8,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from firstchair.chat.renderer import Renderer
+from firstchair.chat.trained import trained_renderer
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.core.hashing import sha256_file
 from firstchair.data.sft import read_sft
@@ -58,7 +59,7 @@ def test_the_template_of_the_export_is_the_template_that_was_trained_with(recipe
 def test_the_spelling_of_arguments_is_part_of_what_was_trained(recipe_of):
     result = train_sft(recipe_of(data={"arguments": "respaced"}, max_steps=1))
     trained = json.loads((result.run_dir / "run.json").read_text())["template_hash"]
-    assert Renderer.from_pretrained(result.model_dir, arguments="respaced").template_hash == trained
+    assert trained_renderer(result.model_dir).template_hash == trained
     assert Renderer.from_pretrained(result.model_dir).template_hash != trained
 
 
@@ -119,6 +120,7 @@ def test_lora_writes_an_adapter_for_peft_and_merge_makes_the_same_model(recipe_o
         adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir), result.model_dir)
     assert mean_nll(adapted, rows) == pytest.approx(result.final_nll, abs=1e-4)
     merge_adapter(result.model_dir, tmp_path / "merged")
+    assert trained_renderer(tmp_path / "merged").template_hash == trained_renderer(result.model_dir).template_hash
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert mean_nll(merged, rows) == pytest.approx(result.final_nll, abs=1e-4)
     assert result.final_nll < result.start_nll

@@ -67,6 +67,7 @@ class Renderer:
         special = {key: value for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str | list)}
         self.tokenizer = tokenizer
         self.variables = dict(variables or {})
+        self.arguments: Arguments = arguments
         self.template = ChatTemplate(template_text, {**special, **(variables or {})}, source=source)
         self._encoder = TextEncoder(tokenizer)
         self._facts = facts = probe(self.template)

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
-from firstchair.chat.renderer import Renderer
+from firstchair.chat.trained import trained_renderer
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, RunFailed
@@ -209,7 +209,7 @@ async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask],
     from firstchair.engines.transformers_engine import TransformersEngine
     from firstchair.rollout.engine_policy import EnginePolicy
 
-    renderer = Renderer.from_pretrained(model)
+    renderer = trained_renderer(model)
     engine = TransformersEngine(model, renderer)
     sampling = Sampling(max_new_tokens=96)
     try:

@@ -25,14 +25,14 @@ app = typer.Typer(no_args_is_help=True, help="The embedded harness world: tasks,
 
 
 class Dialect(StrEnum):
-    """Of a model's server."""
+    """What a model's server speaks."""
 
     openai = "openai"
     anthropic = "anthropic"
 
 
 Count = Annotated[int, typer.Option("--n", min=1, help="How many tasks.")]
-Seed = Annotated[int, typer.Option(help="Of the tasks, the world and the teacher's mistakes.")]
+Seed = Annotated[int, typer.Option(help="Seed of the tasks, the world and the teacher's mistakes.")]
 MistakeRate = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the teacher's actions that break the policy.")
 ]
@@ -127,7 +127,7 @@ def play(
     served_model: Annotated[str, typer.Option(help="Its name on that server.")] = "desk-teacher",
     dialect: Annotated[Dialect, typer.Option(help="What that server speaks.")] = Dialect.openai,
     teacher: Annotated[bool, typer.Option("--teacher", help="Let the scripted teacher play.")] = False,
-    arguments: CallArguments = "verbatim",
+    arguments: CallArguments = None,
     seed: Seed = 1,
     mistake_rate: MistakeRate = 0.0,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
@@ -147,7 +147,7 @@ def play(
 
     if [model is not None, base_url is not None, teacher].count(True) != 1:
         raise ConfigError("give exactly one of --model DIR, --base-url URL and --teacher")
-    if model is None and arguments != "verbatim":
+    if model is None and arguments is not None:
         raise ConfigError("--arguments is for --model DIR; a server renders its own prompts")
     if out is not None:
         refuse_existing(out, force=force)
@@ -272,7 +272,7 @@ class _Player:
     """Who plays, from the command line."""
 
     model: Path | None
-    arguments: Literal["verbatim", "respaced"]
+    arguments: Literal["verbatim", "respaced"] | None
     base_url: str | None
     served_model: str
     dialect: Dialect
@@ -292,11 +292,11 @@ async def _policy(player: _Player) -> AsyncIterator[Policy]:
         seed=player.seed if player.temperature else None,
     )
     if player.model is not None:
-        from firstchair.chat.renderer import Renderer
+        from firstchair.chat.trained import trained_renderer
         from firstchair.engines.transformers_engine import TransformersEngine
         from firstchair.rollout.engine_policy import EnginePolicy
 
-        renderer = Renderer.from_pretrained(player.model, arguments=player.arguments)
+        renderer = trained_renderer(player.model, arguments=player.arguments)
         engine = TransformersEngine(player.model, renderer)
         try:
             yield EnginePolicy(engine, renderer, sampling)

@@ -34,7 +34,7 @@ ModelOption = Annotated[
     str,
     typer.Option("--model", help="Model directory, served name, or for scripted a JSONL of replies or `gold`."),
 ]
-BaseUrl = Annotated[str, typer.Option("--base-url", help="Of a server. OpenAI's ends in /v1; Anthropic's does not.")]
+BaseUrl = Annotated[str, typer.Option("--base-url", help="Address of a server. OpenAI's ends in /v1; Anthropic's does not.")]
 Tokenizer = Annotated[
     Path | None, typer.Option(help="Directory whose tokenizer and template render prompts; openai then sends ids.")
 ]
@@ -50,9 +50,13 @@ def replay(
     engine: EngineOption = "transformers",
     base_url: BaseUrl = "",
     tokenizer: Tokenizer = None,
-    template: Annotated[str | None, typer.Option(help="Chat template: a pinned name or a .jinja file.")] = None,
-    tool_format: Annotated[str | None, typer.Option(help="Tool-call syntax; found from the template.")] = None,
-    arguments: CallArguments = "verbatim",
+    template: Annotated[
+        str | None, typer.Option(help="Chat template: a pinned name or a .jinja file; as the model was trained.")
+    ] = None,
+    tool_format: Annotated[
+        str | None, typer.Option(help="Tool-call syntax; as the model was trained, or found from the template.")
+    ] = None,
+    arguments: CallArguments = None,
     adapter: Annotated[str, typer.Option(help="PEFT adapter directory (transformers).")] = "",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (transformers).")] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 (transformers).")] = "cpu",
@@ -200,10 +204,12 @@ def score(
 @app.command()
 def judge(
     run: RunDir,
-    model: ModelOption,
-    engine: EngineOption = "openai",
+    model: Annotated[str, typer.Option("--model", help="The judge: a served model's name, or a model directory.")],
+    engine: Annotated[EngineKind, typer.Option("--engine", help="What serves the judge.")] = "openai",
     base_url: BaseUrl = "",
-    tokenizer: Tokenizer = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Directory whose tokenizer and template render the judge's prompts.")
+    ] = None,
     golden: Golden = None,
     concurrency: Concurrency = 16,
     api_key_env: ApiKeyEnv = "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from firstchair.evals.judge import read_judged
 from firstchair.evals.labels import labels_of
 from firstchair.evals.metrics import SHOWN, excluded, measure, unanswered, verdict_counts
 from firstchair.evals.report import interval, percent, points
-from firstchair.evals.run_record import Run
+from firstchair.evals.run_record import Run, RunRecord
 from firstchair.evals.stats import Rate
 from firstchair.evals.true_level import TrueLevel, true_level
 
@@ -66,7 +66,19 @@ def print_run(run: Run, *, as_json: bool) -> None:
             markup=False,
             soft_wrap=True,
         )
+    for note in _notes(record):
+        console.print(f"note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"run directory: {run.path}", highlight=False, soft_wrap=True)
+
+
+def _notes(record: RunRecord) -> Iterator[str]:
+    """What a reader of the rates must know about how they came about."""
+    candidate = record.candidate
+    if candidate.trained_template not in ("", candidate.template_hash):
+        yield (
+            f"prompts were rendered with template {candidate.template_hash[:12]}…; the model was trained with "
+            f"{candidate.trained_template[:12]}…"
+        )
 
 
 def refuse_unanswered(run: Run) -> None:

@@ -31,7 +31,7 @@ CreatedAt = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 CallArguments = Annotated[
-    Literal["verbatim", "respaced"],
+    Literal["verbatim", "respaced"] | None,
     typer.Option("--arguments", help="How call arguments are written in prompts; as the model was trained."),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Cut nothing, however long the lines become.")]

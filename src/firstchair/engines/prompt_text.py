@@ -44,10 +44,10 @@ class TextSide:
         """Use ``renderer``, or the tokenizer and template in ``model_dir`` as far as they are there."""
         if renderer is not None:
             return cls(renderer, renderer.tokenizer)
-        from firstchair.chat.renderer import Renderer
+        from firstchair.chat.trained import trained_renderer
 
         try:
-            own = Renderer.from_pretrained(model_dir)
+            own = trained_renderer(model_dir)
         except ConfigError as error:
             return cls(None, _tokenizer(model_dir), str(error))
         return cls(own, own.tokenizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -38,8 +38,8 @@ class CandidateOptions:
     """Directory whose tokenizer and template render prompts; makes ``openai`` send token ids."""
     template: str | None = None
     tool_format: str | None = None
-    arguments: Arguments = "verbatim"
-    """How call arguments are written in prompts; see ``firstchair.chat.renderer``."""
+    arguments: Arguments | None = None
+    """How call arguments are written in prompts; ``None``, here and above, is as the model was trained."""
     adapter: str = ""
     dtype: str = "float32"
     device: str = "cpu"
@@ -98,14 +98,25 @@ def _renders(model: Path, adapter: Path | None) -> Path:
 
 def _renderer(options: CandidateOptions, directory: Path | None) -> Renderer | None:
     if directory is None:
-        if options.template or options.tool_format or options.arguments != "verbatim":
+        if options.template or options.tool_format or options.arguments:
             raise ConfigError(
                 "--template, --tool-format and --arguments need --tokenizer DIR: prompts are rendered with it"
             )
         return None
-    from firstchair.chat.renderer import Renderer
+    from firstchair.chat.trained import trained_renderer
 
-    return Renderer.from_pretrained(directory, options.template, options.tool_format, arguments=options.arguments)
+    return trained_renderer(directory, options.template, options.tool_format, arguments=options.arguments)
+
+
+def _trained_template(options: CandidateOptions) -> str:
+    """Hash of the template that the candidate was trained with; empty when nothing says so."""
+    from firstchair.chat.trained import read_rendering
+
+    directory = options.tokenizer
+    if directory is None and options.engine == "transformers":
+        directory = _renders(Path(options.model), Path(options.adapter) if options.adapter else None)
+    trained = read_rendering(directory) if directory else None
+    return trained.template_hash if trained else ""
 
 
 def _key(options: CandidateOptions) -> str:
@@ -157,7 +168,8 @@ def replay_candidate(golden: GoldenSet, who: CandidateOptions, out: Path, option
     async def whole() -> Run:
         engine, renderer = open_candidate(who, golden)
         try:
-            return await replay_async(golden, engine, renderer, out, options)
+            marked = replace(options, trained_template=_trained_template(who))
+            return await replay_async(golden, engine, renderer, out, marked)
         finally:
             await engine.close()
 

@@ -75,6 +75,8 @@ class ReplayOptions:
     seed: int = 0
     """Of the bootstrap intervals."""
     adapter: str = ""
+    trained_template: str = ""
+    """Hash of the template that the candidate was trained with, where it is known."""
     limit: int | None = None
     """Only the first so many decisions: a quick look, never comparable with a whole run."""
     resume: bool = True
@@ -151,6 +153,7 @@ def _record(
             adapter=options.adapter or str(info.details.get("adapter") or ""),
             revision=info.revision,
             template_hash=info.template_hash or (renderer.template_hash if renderer else ""),
+            trained_template=options.trained_template,
             tool_format=renderer.tool_format.name if renderer else "",
             dtype=info.dtype,
             context_window=info.context_window,

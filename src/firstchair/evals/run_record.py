@@ -50,6 +50,8 @@ class Candidate(_Record, frozen=True):
     adapter: str = ""
     revision: str = ""
     template_hash: str = ""
+    trained_template: str = ""
+    """Hash of the template that its weights were trained with; empty when unknown."""
     tool_format: str = ""
     dtype: str = ""
     context_window: int | None = None

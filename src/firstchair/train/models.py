@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from firstchair.chat.renderer import Renderer
+from firstchair.chat.trained import trained_renderer, write_rendering
 from firstchair.core.atomic import atomic_dir
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.quiet import quiet_loading
@@ -105,7 +106,7 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
 def export_model(
     model: Any, renderer: Renderer, directory: Path, *, precision: torch.dtype, force: bool = False
 ) -> None:
-    """Write weights (or the adapter), config, tokenizer and the chat template that was trained with.
+    """Write weights (or the adapter), config, tokenizer, chat template, and how it was trained to be prompted.
 
     Full weights go out as ``precision``; adapters stay in the type they were trained in. Raises ``RunFailed`` when
     the disk refuses, or when what was written does not read back as what is in memory.
@@ -126,6 +127,7 @@ def export_model(
                 (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
                 tensors = {name: state[name] for name, _ in model.named_parameters()}
             save_tokenizer(renderer, temporary)
+            write_rendering(renderer, temporary)
             for file in temporary.glob("*.safetensors"):
                 file.chmod(0o644)
                 with safe_open(file, "pt") as handle:
@@ -174,5 +176,5 @@ def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: 
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"{adapter}: does not fit {base}: {error}") from None
     has_tokenizer = (adapter / "tokenizer.json").is_file()
-    renderer = Renderer.from_pretrained(adapter if has_tokenizer else base)
+    renderer = trained_renderer(adapter if has_tokenizer else base)
     export_model(merged, renderer, out, precision=stored_precision(base), force=force)
