@@ -12,8 +12,10 @@ from firstchair.core.jsonl import SkipBad
 from firstchair.data.decisions import decision_points
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.traces.importers import ImportOptions, importer
+from firstchair.traces.importing import import_file
 from firstchair.traces.session import catalog_id_of
 from firstchair.traces.session_file import write_sessions
+from firstchair.traces.store import TraceStore
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 OPENAI_TOOLS = [
@@ -496,3 +498,84 @@ def test_the_echo_of_a_cut_reply_in_the_next_prompt_is_the_same_message(tmp_path
     ]
     (found,) = read("openai", write(tmp_path / "a.jsonl", *rows))
     assert [point.tags for point in decision_points(found.session)] == [("truncated",), ("stop",)]
+
+
+ASKED = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("description", ["é", "é" * 300], ids=["short", "long"])
+@pytest.mark.parametrize("form", ["openai", "said before", "exchange", "anthropic", "conversations", "otel", "file"])
+def test_the_wire_text_of_a_tool_list_is_kept_byte_for_byte(tmp_path, form, description):
+    said = json.dumps(ASKED)
+    tools = f'{{"name":  "look", "description": "{description}", "parameters": {{"b": 1.0, "a": {{}}}}}}'
+    if form == "anthropic":
+        tools = tools.replace("parameters", "input_schema")
+    else:
+        tools = f'{{"type": "function", "function": {tools}}}'
+    tools = f"[ {tools} ]"
+    lines = {
+        "openai": f'{{"messages": {said}, "tools": {tools}}}',
+        "said before": f'{{"m": {tools}, "messages": {said}, "tools": {tools}}}',
+        "exchange": f'{{"request": {{"messages": {said}, "tools": {tools}}}, "response": null}}',
+        "anthropic": f'{{"messages": {said}, "tools": {tools}}}',
+        "conversations": f'{{"messages": {said}, "tools": {tools}}}',
+        "otel": json.dumps(span(1, [USER], [SAYS], **{"gen_ai.tool.definitions": tools})),
+        "file": f'{{"task_id": 1, "traj": {said}}}',
+    }
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines[form] + "\n", encoding="utf-8")
+    options = ImportOptions()
+    if form == "file":
+        options.tools_path = tmp_path / "tools.json"
+        options.tools_path.write_text(f"\ufeff{tools}\n", encoding="utf-8")
+    name = {"said before": "openai", "exchange": "openai", "file": "tau"}.get(form, form)
+    with TraceStore.open(tmp_path / "t.db") as store:
+        import_file(store, path, name, options)
+        (catalog_id,) = store.catalog_ids()
+        assert store.received(catalog_id) == tools
+
+
+def told(prompt: list[int], completion: list[int], **changes: object) -> dict:
+    """What vLLM adds to a response, and the choice's own part of it."""
+    content = [{"token": "x", "logprob": -0.5 * number, "bytes": [120]} for number in range(len(completion))]
+    return {"prompt_token_ids": prompt, "token_ids": completion, "logprobs": {"content": content}, **changes}
+
+
+def vllm_log(path: Path, *calls: tuple[list, dict, dict]) -> Path:
+    rows = []
+    for messages, reply, extra in calls:
+        choice = {"message": reply, **{name: extra[name] for name in ("token_ids", "logprobs") if name in extra}}
+        response = {"choices": [choice], "prompt_token_ids": extra.get("prompt_token_ids")}
+        rows.append({"session_id": "s", "request": {"messages": messages}, "response": response})
+    return write(path, *rows)
+
+
+def test_token_ids_and_logprobs_of_vllm_are_kept(tmp_path):
+    calls = [(OPENAI[:2], OPENAI[2], told([1, 2], [3, 4])), (OPENAI[:4], OPENAI[4], told([1, 2, 3, 4, 5], [6]))]
+    (found,) = read("openai", vllm_log(tmp_path / "a.jsonl", *calls))
+    first, second = (call.tokens for call in found.session.calls)
+    assert (first.prompt_ids, first.completion_ids, first.logprobs) == ((1, 2), (3, 4), (0.0, -0.5))
+    assert second.prompt_ids == (1, 2, 3, 4, 5)
+    (bare,) = read("openai", vllm_log(tmp_path / "b.jsonl", (OPENAI[:2], OPENAI[2], {"token_ids": None})))
+    assert bare.session.calls[0].tokens is None
+
+
+def test_a_prompt_whose_ids_do_not_continue_the_last_ones_is_a_branch(tmp_path):
+    calls = [(OPENAI[:2], OPENAI[2], told([1, 2], [3, 4])), (OPENAI[:4], OPENAI[4], told([1, 2, 9, 4, 5], [6]))]
+    found = [item.session for item in read("openai", vllm_log(tmp_path / "a.jsonl", *calls))]
+    assert [session.session_id for session in found] == ["s", "s#1"]
+    assert [len(decision_points(session)) for session in found] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": {"content": [{"logprob": -1}]}}, r"logprobs: found 1 logprobs for 2 completion ids"),
+        ({"token_ids": [1, "x"]}, r"token_ids: not token ids"),
+        ({"logprobs": {"content": [{}, {}]}}, r"token_ids: not token ids"),
+    ],
+)
+def test_ids_and_logprobs_that_do_not_belong_together_are_refused(tmp_path, changes, words):
+    path = vllm_log(tmp_path / "a.jsonl", (OPENAI[:2], OPENAI[2], told([1], [2, 3], **changes)))
+    with pytest.raises(DataError, match=rf"a\.jsonl:1: response\.choices\[0\]\.{words}"):
+        read("openai", path)

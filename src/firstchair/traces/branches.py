@@ -5,8 +5,10 @@
     call 3: [s summary u]   → a3          branch 1: s summary u a3      (the harness rewrote its history)
     call 4: [s2 task]       → b1          branch 2: s2 task b1          (a sub-agent)
 
-A call joins the longest branch that is an exact prefix of its prompt, message by message. Each model action is
-counted once: what stands in a branch's first prompt is its context (``Session.context_end``), never its decisions.
+A call joins the longest branch that is an exact prefix of its prompt, message by message and, where the engine told
+its token ids, id by id (a template that drops earlier reasoning shows the model another conversation). Each model
+action is counted once: what stands in a branch's first prompt is its context (``Session.context_end``), never its
+decisions.
 A reply that the token limit cut or a filter stopped is marked as such: it must not pass for the model's own stop.
 """
 
@@ -44,6 +46,8 @@ class Branch(msgspec.Struct):
     created_at: str
     calls: list[ModelCall]
     meta: dict[str, Any]
+    ids: tuple[int, ...] = ()
+    """What the engine had read and written at the last call that says so."""
 
 
 def message_key(message: Message) -> Any:
@@ -70,7 +74,7 @@ def merge_calls(calls: Iterable[RecordedCall]) -> list[Branch]:
     branches: list[Branch] = []
     for call in calls:
         prompt_keys = [message_key(message) for message in call.prompt]
-        branch = _longest_prefix(branches, prompt_keys, call.catalog_id)
+        branch = _longest_prefix(branches, prompt_keys, call)
         if branch is None:
             branch = Branch(call.prompt, prompt_keys, call.catalog_id, len(call.prompt), call.created_at, [], {})
             branches.append(branch)
@@ -83,6 +87,8 @@ def merge_calls(calls: Iterable[RecordedCall]) -> list[Branch]:
         branch.messages += tuple(_with_ending(message, call.call) for message in call.reply)
         branch.keys = branch.keys + [message_key(message) for message in call.reply]
         branch.meta = {**call.meta, **branch.meta}
+        if (tokens := call.call.tokens) is not None:
+            branch.ids = tokens.prompt_ids + tokens.completion_ids
     return branches
 
 
@@ -114,15 +120,17 @@ def _with_ending(message: Message, call: ModelCall) -> Message:
     return msgspec.structs.replace(message, extra={**message.extra, mark: True})
 
 
-def _longest_prefix(branches: list[Branch], keys: list[Any], catalog_id: str) -> Branch | None:
+def _longest_prefix(branches: list[Branch], keys: list[Any], call: RecordedCall) -> Branch | None:
+    tokens = call.call.tokens
     best: Branch | None = None
     for branch in branches:
         size = len(branch.keys)
         if (
-            branch.catalog_id == catalog_id
+            branch.catalog_id == call.catalog_id
             and size <= len(keys)
             and (best is None or size > len(best.keys))
             and keys[:size] == branch.keys
+            and (tokens is None or tokens.prompt_ids[: len(branch.ids)] == branch.ids)
         ):
             best = branch
     return best

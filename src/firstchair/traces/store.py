@@ -138,13 +138,13 @@ class TraceStore:
     ) -> AddReport:
         """Add sessions in batches, a transaction each; with ``atomic`` all of them or none.
 
-        ``catalogs`` holds the tool lists that the sessions name, by ``catalog_id_of``; it may grow while
-        ``sessions`` is read. ``received`` holds the wire text of a list as it came, kept beside it. ``on_batch``
-        hears the report so far. Raises ``DataError`` (with the origin) for a session that fails
+        ``catalogs`` holds the tool lists that the sessions name, by ``catalog_id_of``; it and ``received`` may grow
+        while ``sessions`` is read. ``received`` holds the wire text of a list as it came, kept beside it.
+        ``on_batch`` hears the report so far. Raises ``DataError`` (with the origin) for a session that fails
         ``check_session``, names an unknown catalog, or clashes with a stored one under ``on_conflict="error"``,
         unless ``skip`` takes it; the batch (with ``atomic``: everything) is rolled back.
         """
-        writer = _Writer(catalogs, received or {}, on_conflict, skip or SkipBad())
+        writer = _Writer(catalogs, {} if received is None else received, on_conflict, skip or SkipBad())
         # Rows are made as sessions arrive: a batch of texts is light, a batch of messages keeps the collector busy.
         rows = (row for new in sessions if (row := writer.rows(new)) is not None)
         outer: AbstractContextManager[Connection | None] = writing(self._engine) if atomic else nullcontext()

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from firstchair.chat.messages import Tool
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import read_lines
 from firstchair.traces.importers.base import (
     Imported,
     ImportOptions,
+    OfferedTools,
     ToolLists,
     default_tools,
     empty_file,
     make_session,
     mark_errors,
     read_head,
+    tools_text,
 )
 from firstchair.traces.importers.exchanges import Dialect, ExchangeReader
 from firstchair.traces.importers.spool import CallSpool
@@ -51,17 +52,17 @@ def _read_line(
     origin: str,
     dialect: Dialect,
     lists: ToolLists,
-    fallback: tuple[tuple[Tool, ...], str],
+    fallback: OfferedTools,
     options: ImportOptions,
     exchanges: ExchangeReader,
 ) -> Imported | None:
     row, tools, catalog_id, received = lists.read_line(raw)
     if "request" in row:
-        exchanges.take(row, origin)
+        exchanges.take(row, origin, tools_text(raw, of_request=True))
         return None
     messages = mark_errors(dialect.read_prompt(row), options.error_prefixes or ())
     if not tools:
-        tools, catalog_id = fallback
+        tools, catalog_id, received = fallback
     head = read_head(row, options, used=dialect.used, default="production")
     session = make_session(head, messages, tools, catalog_id=catalog_id, prefix=f"{dialect.provider}-")
     return Imported(session, tools, origin, received)

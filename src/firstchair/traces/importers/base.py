@@ -217,16 +217,20 @@ class ToolLists:
         raw = self._last
         start = line.find(raw[:64]) if raw else -1
         if start < 0 or not line.startswith(raw, start):
-            raw = _tools_text(line)
-            start = line.find(raw[:64]) if raw else -1
-        if start >= 0 and line.startswith(raw, start):
+            raw = tools_text(line)
+            start = line.find(raw) if raw else -1
+        if start >= 0:
             row = parse_line(line[:start] + _MARK_JSON + line[start + len(raw) :])
             if row.get("tools") == _MARK:
                 self._last = raw
                 return ToolsRow(row, *self.of_text(raw), raw.decode("utf-8"))
+        # No tools, or their text stands in a message as well, before them.
         row = parse_line(line)
-        value = row.get("tools")
-        return ToolsRow(row, *(self.of_value(value) if value else ((), "")), None)
+        if not row.get("tools"):
+            return ToolsRow(row, (), "", None)
+        raw = tools_text(line)
+        found = self.of_text(raw) if raw else self.of_value(row["tools"])
+        return ToolsRow(row, *found, raw.decode("utf-8") or None)
 
 
 class ToolsRow(NamedTuple):
@@ -247,25 +251,40 @@ class _ToolsField(msgspec.Struct):
     tools: msgspec.Raw = msgspec.Raw()
 
 
+class _RequestField(msgspec.Struct):
+    request: _ToolsField
+
+
 _tools_decoder = msgspec.json.Decoder(_ToolsField)
-_WORTH_CUTTING = 256
+_request_decoder = msgspec.json.Decoder(_RequestField)
 
 
-def _tools_text(line: bytes) -> bytes:
-    """The text of the top-level ``tools`` list; empty when there is none or it is not worth the while."""
+def tools_text(line: bytes, *, of_request: bool = False) -> bytes:
+    """The text of the ``tools`` list of a record (or of its ``request``); empty when there is none."""
     try:
-        raw = bytes(_tools_decoder.decode(line).tools)
+        held = _request_decoder.decode(line).request if of_request else _tools_decoder.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return b""
-    return raw if len(raw) >= _WORTH_CUTTING and raw[:1] == b"[" else b""
+    raw = bytes(held.tools)
+    return raw if raw[:1] == b"[" else b""
 
 
-def default_tools(options: ImportOptions, lists: ToolLists) -> tuple[tuple[Tool, ...], str]:
+class OfferedTools(NamedTuple):
+    """A tool list, its id, and its wire text where there is one."""
+
+    tools: tuple[Tool, ...] = ()
+    catalog_id: str = ""
+    received: str | None = None
+
+
+def default_tools(options: ImportOptions, lists: ToolLists) -> OfferedTools:
     """The tools of ``--tools``, or none. Raises ``DataError`` naming that file."""
-    if options.tools_path is None:
-        return (), ""
-    value = load_json_file(options.tools_path)
+    path = options.tools_path
+    if path is None:
+        return OfferedTools()
+    value = load_json_file(path)
     try:
-        return lists.of_value(value)
+        found = lists.of_value(value)
     except DataError as error:
-        raise error.at(str(options.tools_path)) from None
+        raise error.at(str(path)) from None
+    return OfferedTools(*found, path.read_bytes().removeprefix(b"\xef\xbb\xbf").strip().decode("utf-8"))

@@ -32,6 +32,7 @@ from firstchair.traces.importers.base import (
     make_session,
     mark_errors,
     read_head,
+    tools_text,
 )
 
 ERROR_PREFIXES: tuple[str, ...] = ()
@@ -75,7 +76,11 @@ def import_conversations(path: Path, options: ImportOptions) -> Iterator[Importe
         row = parse_line(raw)
         messages = mark_errors(read_conversation(row), prefixes)
         offered, received = _tool_rows(row)
-        tools, catalog_id = lists.of_value(offered) if offered else fallback
+        if offered:
+            tools, catalog_id = lists.of_value(offered)
+            received = received or tools_text(raw).decode("utf-8") or None
+        else:
+            tools, catalog_id, received = fallback
         head = read_head(row, options, used=_USED, default="synthetic")
         session = make_session(head, messages, tools, catalog_id=catalog_id, prefix="conversation-")
         return Imported(session, tools, origin, received)

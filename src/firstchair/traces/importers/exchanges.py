@@ -16,6 +16,7 @@ from firstchair.traces.checks import check_session
 from firstchair.traces.importers.base import (
     Imported,
     ImportOptions,
+    OfferedTools,
     ToolLists,
     content_name,
     mark_errors,
@@ -24,7 +25,7 @@ from firstchair.traces.importers.base import (
 )
 from firstchair.traces.importers.spool import CallSpool, SpooledCall
 from firstchair.traces.redact import redact, redact_text
-from firstchair.traces.session import ModelCall, Usage
+from firstchair.traces.session import CallTokens, ModelCall, Usage
 from firstchair.traces.times import microseconds
 
 _IDS = ("session_id", "conversation_id", "thread_id", "trace_id")
@@ -46,6 +47,8 @@ class Dialect:
     read_usage: Callable[[Mapping[str, Any]], Usage]
     read_finish: Callable[[Mapping[str, Any]], str | None]
     """The provider's own word for why it stopped."""
+    read_tokens: Callable[[Mapping[str, Any]], CallTokens | None] = lambda _: None
+    """Token ids and log-probabilities, where the server gave them."""
 
 
 class ExchangeReader:
@@ -53,10 +56,10 @@ class ExchangeReader:
 
     def __init__(self, dialect: Dialect, lists: ToolLists, options: ImportOptions, spool: CallSpool):
         self._dialect, self._lists, self._options, self._spool = dialect, lists, options, spool
-        self._tools: dict[str, tuple[Tool, ...]] = {"": ()}
+        self._tools: dict[str, OfferedTools] = {"": OfferedTools()}
 
-    def take(self, row: Mapping[str, Any], origin: str) -> None:
-        """Read one exchange. Raises ``DataError`` with ``field``."""
+    def take(self, row: Mapping[str, Any], origin: str, tools_text: bytes = b"") -> None:
+        """Read one exchange; ``tools_text`` is its tool list byte for byte. Raises ``DataError`` with ``field``."""
         request, response = row.get("request"), row.get("response")
         if not isinstance(request, dict):
             raise DataError(f"found {type(request).__name__}; expected the request's JSON object", field="request")
@@ -64,21 +67,27 @@ class ExchangeReader:
             raise DataError(f"found {type(response).__name__}; expected the response's JSON object", field="response")
         with within("request"):
             prompt = mark_errors(self._dialect.read_prompt(request), self._options.error_prefixes or ())
-            tools, catalog_id = self._lists.of_value(request["tools"]) if request.get("tools") else ((), "")
+            offered = self._offered(request.get("tools"), tools_text)
         failed = row.get("error") is not None or not response or "error" in response
         with within("response"):
             reply = () if failed or response is None else (self._dialect.read_reply(response),)
         head = read_head(row, self._options, used=_USED | set(_IDS), default="production")
-        self._tools[catalog_id] = tools
+        self._tools.setdefault(offered.catalog_id, offered)
         call = RecordedCall(
             prompt=prompt,
             reply=reply,
-            catalog_id=catalog_id,
+            catalog_id=offered.catalog_id,
             created_at=head.created_at,
             call=self._model_call(row, request, response or {}, failed, head.created_at),
             meta={**head.meta, **_parameters(request, self._dialect), "labels": head.labels, "source": head.source},
         )
         self._spool.put(_key(row, prompt), microseconds(head.created_at), call, origin)
+
+    def _offered(self, tools: Any, text: bytes) -> OfferedTools:
+        if not tools:
+            return OfferedTools()
+        found = self._lists.of_text(text) if text else self._lists.of_value(tools)
+        return OfferedTools(*found, text.decode("utf-8") or None)
 
     def _model_call(
         self,
@@ -101,6 +110,7 @@ class ExchangeReader:
             cost_usd=_number(row, "cost_usd"),
             error=_error_kind(error) if failed else None,
             finish_reason=None if failed else self._dialect.read_finish(response),
+            tokens=None if failed else self._dialect.read_tokens(response),
         )
 
     def sessions(self) -> Iterator[Imported]:
@@ -110,7 +120,7 @@ class ExchangeReader:
 
 
 def group_sessions(
-    key: str, calls: list[SpooledCall], options: ImportOptions, tools: Mapping[str, tuple[Tool, ...]]
+    key: str, calls: list[SpooledCall], options: ImportOptions, tools: Mapping[str, OfferedTools]
 ) -> Iterator[Imported]:
     """The sessions of one conversation. ``labels`` and ``source`` wait in the meta of its first call."""
     origin = calls[0].origin
@@ -131,7 +141,8 @@ def group_sessions(
         except DataError as error:
             options.skip.take(error.at(origin))
             continue
-        yield Imported(session, tools[session.catalog_id], origin)
+        offered = tools[session.catalog_id]
+        yield Imported(session, offered.tools, origin, offered.received)
 
 
 UNNAMED = "~"

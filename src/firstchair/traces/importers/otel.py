@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from firstchair.chat.messages import Message, Tool
+from firstchair.chat.messages import Message
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import parse_line
 from firstchair.core.jsonstream import read_records
@@ -18,6 +18,7 @@ from firstchair.traces.branches import RecordedCall
 from firstchair.traces.importers.base import (
     Imported,
     ImportOptions,
+    OfferedTools,
     ToolLists,
     default_tools,
     empty_file,
@@ -57,7 +58,7 @@ def import_otel(path: Path, options: ImportOptions) -> Iterator[Imported]:
     """Read every model call of a file of spans, then yield the sessions that they make up."""
     lists = ToolLists(read_tools)
     fallback = default_tools(options, lists)
-    tools: dict[str, tuple[Tool, ...]] = {"": (), fallback[1]: fallback[0]}
+    tools = {"": OfferedTools(), fallback.catalog_id: fallback}
     seen = False
     with CallSpool() as spool:
         for record in read_records(path, max_record_bytes=MAX_DOCUMENT_BYTES, on_bytes=options.on_bytes):
@@ -86,8 +87,8 @@ class _Context:
         self,
         options: ImportOptions,
         lists: ToolLists,
-        fallback: tuple[tuple[Tool, ...], str],
-        tools: dict[str, tuple[Tool, ...]],
+        fallback: OfferedTools,
+        tools: dict[str, OfferedTools],
         spool: CallSpool,
     ):
         self.options, self.lists, self.fallback, self.tools, self.spool = options, lists, fallback, tools, spool
@@ -115,15 +116,16 @@ def read_call(span: Span, context: _Context) -> RecordedCall | None:
     if not prompt:
         return None
     prefixes = context.options.error_prefixes or ()
-    tools, catalog_id = context.fallback
-    if attributes.get("gen_ai.tool.definitions"):
-        tools, catalog_id = context.lists.of_value(attributes["gen_ai.tool.definitions"])
-    context.tools[catalog_id] = tools
+    offered = context.fallback
+    if definitions := attributes.get("gen_ai.tool.definitions"):
+        text = definitions if isinstance(definitions, str) else None
+        offered = OfferedTools(*context.lists.of_value(definitions), text)
+    context.tools.setdefault(offered.catalog_id, offered)
     started = "" if span.start_us is None else utc_text(span.start_us)
     return RecordedCall(
         prompt=mark_errors(prompt, prefixes),
         reply=reply[:1],
-        catalog_id=catalog_id,
+        catalog_id=offered.catalog_id,
         created_at=started,
         call=_model_call(span, attributes, started, failed=span.failed or not reply),
         meta={

@@ -36,7 +36,7 @@ _LABELS = ("task_id", "trial", "reward")
 
 def import_tau(path: Path, options: ImportOptions) -> Iterator[Imported]:
     """Stream the trajectories of a file. ``task_id``, ``trial`` and ``reward`` become labels."""
-    tools, catalog_id = default_tools(options, ToolLists(tools_from_openai))
+    tools, catalog_id, received = default_tools(options, ToolLists(tools_from_openai))
     seen = False
     for record in read_records(path, on_bytes=options.on_bytes):
         seen = True
@@ -47,7 +47,7 @@ def import_tau(path: Path, options: ImportOptions) -> Iterator[Imported]:
         except DataError as error:
             options.skip.take(error.at(record.path, record.line))
             continue
-        yield Imported(session, tools, record.origin)
+        yield Imported(session, tools, record.origin, received)
     if not seen:
         raise empty_file(path)
 
