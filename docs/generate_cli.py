@@ -29,9 +29,9 @@ HEAD = """\
 
 <!-- Written by docs/generate_cli.py; change the commands, then run it again. -->
 
-Every command has `--help`. Exit codes: 0 success, 1 a run that failed or a check that found something, 2 wrong usage
-or input, 130 Ctrl-C. Results go to standard output, progress and errors to standard error. `--json` prints results
-for a machine.
+Every command has `--help`. Exit codes: 0 success, 1 a run that failed or was interrupted (Ctrl-C) or a check that
+found something, 2 wrong usage or input. Results go to standard output, progress and errors to standard error.
+`--json` prints results for a machine.
 """
 
 TYPE_NAMES = {str: "text", int: "number", float: "number", Path: "path", bool: ""}

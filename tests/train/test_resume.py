@@ -247,7 +247,7 @@ def test_a_killed_process_and_an_interrupted_one_resume_bit_for_bit(recipe_of, t
     wait_for_step(process, out, draw.randrange(25, 45))
     process.send_signal(signal.SIGINT)
     text = process.communicate()[0]
-    assert process.returncode == 130, text
+    assert process.returncode == 1, text
     assert "interrupted" in text
     steps = [line["step"] for line in read_metrics(out / "metrics.jsonl") if line["event"] == "step"]
     newest = max(path.name for path in (out / "checkpoints").iterdir())

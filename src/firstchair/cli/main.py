@@ -77,7 +77,7 @@ class LazyGroup(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.secho("interrupted; what was written before is consistent", err=True, fg="yellow")
-            raise typer.Exit(130) from None
+            raise typer.Exit(1) from None
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
@@ -99,7 +99,7 @@ def root(
 
 
 def main() -> None:
-    """Run the CLI. Exit code 0 success, 1 failed run, 2 wrong usage or input, 130 interrupted."""
+    """Run the CLI. Exit code 0 success, 1 failed or interrupted run, 2 wrong usage or input."""
     try:
         app()
     except FirstchairError as error:

@@ -36,7 +36,7 @@ def sft(
 ) -> None:
     """Fine-tune on recorded sessions: full weights or LoRA.
 
-    Ctrl-C saves a checkpoint and exits with 130; `--resume` then goes on, and the losses are those of a run that
+    Ctrl-C saves a checkpoint and exits with 1; `--resume` then goes on, and the losses are those of a run that
     was never stopped.
     """
     import os
@@ -62,7 +62,7 @@ def sft(
         begun = (loaded.out / "run.json").is_file()
         advice = f"continue {loaded.out} with --resume" if begun else "nothing was written"
         typer.secho(f"interrupted; {advice}", err=True, fg="yellow")
-        raise typer.Exit(130) from None
+        raise typer.Exit(1) from None
     if os.environ.get("RANK", "0") == "0":
         print_result(result, as_json=as_json)
 
