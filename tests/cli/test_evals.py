@@ -105,6 +105,16 @@ def test_a_server_that_refuses_every_request_fails_the_run_and_says_why(golden, 
     assert caught.value.exit_code == 1
 
 
+def test_a_server_that_was_asked_to_constrain_is_not_said_to_have_done_so(golden, tmp_path):
+    said = {"choices": [{"message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}]}
+    with FaultServer(lambda seen, number: Answer(said)) as server:
+        model = ("--engine", "openai", "--base-url", server.base_url + "/v1", "--model", "m", "--limit", 3)
+        shown = run("replay", golden, *model, "--constrain", "--out", tmp_path / "run")
+    assert server.seen[0].body["tools"][0]["function"]["strict"] is True
+    assert "the server was asked to" in shown
+    assert load_run(tmp_path / "run").record.constrain == "requested"
+
+
 def test_a_flipped_byte_in_the_golden_set_scores_nothing(golden, tmp_path):
     path = golden / "sessions.jsonl"
     raw = bytearray(path.read_bytes())
@@ -124,6 +134,10 @@ def test_a_flipped_byte_in_the_golden_set_scores_nothing(golden, tmp_path):
         (["--engine", "scripted", "--model", "gold", "--tool-format", "hermes"], "need --tokenizer"),
         (["--engine", "scripted", "--model", "gold", "--arguments", "respaced"], "need --tokenizer"),
         (["--engine", "openai", "--model", "m", "--base-url", "http://x", "--adapter", "a"], "--adapter is for"),
+        (
+            ["--engine", "anthropic", "--model", "m", "--base-url", "http://x", "--constrain"],
+            "--constrain: Anthropic",
+        ),
         (
             ["--engine", "openai", "--model", "m", "--base-url", "http://x", "--api-key-env", "NO_SUCH_KEY_7"],
             "NO_SUCH_KEY_7: the environment variable is not set",

@@ -34,7 +34,7 @@ def write_rendering(renderer: Renderer, directory: Path) -> None:
 
 
 def read_rendering(directory: Path) -> Rendering | None:
-    """How the model in ``directory`` was trained; ``None`` when nothing says so. Raises ``DataError`` at a bad file."""
+    """How the model in ``directory`` was trained; ``None``: nothing says so. Raises ``DataError`` at a bad file."""
     path = directory / RENDERING
     if not path.is_file():
         return None

@@ -34,7 +34,9 @@ ModelOption = Annotated[
     str,
     typer.Option("--model", help="Model directory, served name, or for scripted a JSONL of replies or `gold`."),
 ]
-BaseUrl = Annotated[str, typer.Option("--base-url", help="Address of a server. OpenAI's ends in /v1; Anthropic's does not.")]
+BaseUrl = Annotated[
+    str, typer.Option("--base-url", help="Address of a server. OpenAI's ends in /v1; Anthropic's does not.")
+]
 Tokenizer = Annotated[
     Path | None, typer.Option(help="Directory whose tokenizer and template render prompts; openai then sends ids.")
 ]
@@ -61,7 +63,10 @@ def replay(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (transformers).")] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 (transformers).")] = "cpu",
     constrain: Annotated[
-        bool, typer.Option("--constrain", help="Force calls to be valid for their schemas.")
+        bool,
+        typer.Option(
+            "--constrain", help="Force calls to be valid for their schemas; an openai server is only asked."
+        ),
     ] = False,
     salvage: Annotated[bool, typer.Option("--salvage", help="Also read wrong habits of calling; marked.")] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 256,

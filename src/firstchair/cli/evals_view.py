@@ -74,6 +74,8 @@ def print_run(run: Run, *, as_json: bool) -> None:
 def _notes(record: RunRecord) -> Iterator[str]:
     """What a reader of the rates must know about how they came about."""
     candidate = record.candidate
+    if record.constrain == "requested":
+        yield "calls were not constrained here: the server was asked to (`strict`), and need not obey"
     if candidate.trained_template not in ("", candidate.template_hash):
         yield (
             f"prompts were rendered with template {candidate.template_hash[:12]}…; the model was trained with "

@@ -114,6 +114,8 @@ class EngineInfo:
     template_hash: str = ""
     context_window: int | None = None
     dtype: str = ""
+    enforces_constrain: bool = False
+    """Whether ``Request.constrain`` is kept here, token by token; otherwise a server is asked, and need not obey."""
     details: dict[str, Any] = field(default_factory=dict)
 
 

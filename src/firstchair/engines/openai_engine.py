@@ -125,6 +125,7 @@ class OpenAIEngine(HttpEngine):
             # "No tools" has one form only: the key is absent.
             body["tools"] = tools_to_openai(request.tools, dropped=dropped)
         if request.constrain:
+            # All that this wire can say; a server may ignore it.
             for tool in body.get("tools", ()):
                 tool["function"] = {**tool["function"], "strict": True}
         if self._ask_ids:

@@ -110,6 +110,7 @@ class TransformersEngine:
             template_hash=self._text.template_hash,
             context_window=loaded.context_window,
             dtype=self._dtype,
+            enforces_constrain=True,
             details={
                 "adapter": loaded.adapter,
                 "prefix_sharing": serving.why_plain is None,

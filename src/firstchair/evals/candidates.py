@@ -162,12 +162,30 @@ def _read_replies(path: Path) -> dict[str, Reply]:
     return replies
 
 
+def _refuse_constrain(who: CandidateOptions, renderer: Renderer | None) -> None:
+    """Raise ``ConfigError`` where every request would be refused for it."""
+    if who.engine == "anthropic":
+        raise ConfigError("--constrain: Anthropic's API has no such field; leave it away")
+    if who.engine == "openai" and renderer is not None:
+        raise ConfigError(
+            "--constrain: with --tokenizer, ids are sent, and a server is not asked to constrain those; leave one of "
+            "the two away, or use --engine transformers"
+        )
+    if who.engine == "transformers" and renderer is not None and renderer.tool_format.name != "hermes":
+        raise ConfigError(
+            f"--constrain: this template writes calls in the syntax {renderer.tool_format.name!r}, and only 'hermes' "
+            "can be constrained in this process; leave it away"
+        )
+
+
 def replay_candidate(golden: GoldenSet, who: CandidateOptions, out: Path, options: ReplayOptions) -> Run:
     """Open a candidate, replay ``golden`` against it, close it."""
 
     async def whole() -> Run:
         engine, renderer = open_candidate(who, golden)
         try:
+            if options.constrain:
+                _refuse_constrain(who, renderer)
             marked = replace(options, trained_template=_trained_template(who))
             return await replay_async(golden, engine, renderer, out, marked)
         finally:

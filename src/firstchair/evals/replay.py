@@ -160,7 +160,7 @@ def _record(
             details=info.details,
         ),
         sampling=SamplingRecord(**asdict(options.sampling)),
-        constrain=options.constrain,
+        constrain=options.constrain and ("enforced" if info.enforces_constrain else "requested"),
         salvage=options.salvage,
         seed=options.seed,
         decisions_sha256=sorted_sha256(decision.dp_id for decision in chosen),

@@ -91,7 +91,9 @@ class RunRecord(_Record, frozen=True):
     created_at: str
     finished_at: str = ""
     """Empty while decisions are missing."""
-    constrain: bool = False
+    constrain: bool | Literal["enforced", "requested"] = False
+    """``enforced``: no malformed call could be written. ``requested``: the server was asked, and need not obey.
+    ``True`` in records that do not tell the two apart."""
     salvage: bool = False
     """Wrong habits of calling were read too."""
     seed: int = 0
