@@ -26,3 +26,45 @@ def test_ctrl_c_is_one_line_and_exit_code_1_from_the_first_import_on(name):
     assert done.returncode == 1
     assert done.stderr.startswith("interrupted; ")
     assert done.stderr.count("\n") == 1
+
+
+MISSING = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {names!r} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+from firstchair.cli.main import main
+sys.argv = ["firstchair", *{words!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "extra"),
+    [
+        ("demo --out new", ["torch", "starlette"], "train,gateway"),
+        ("desk record --n 1 --out new", ["starlette"], "gateway"),
+        ("desk record --n 1 --out new --base-url http://127.0.0.1:9/v1", ["aiohttp"], "gateway"),
+        ("desk serve --port 0", ["uvicorn"], "gateway"),
+        ("desk play --n 1 --model new", ["torch"], "train"),
+        ("train sft --set model=new --set out=new --set data.train=new", ["torch"], "train"),
+    ],
+)
+def test_a_missing_package_is_an_extra_to_install(words, names, extra, tmp_path):
+    script = MISSING.format(words=words.split(), names=names)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == f"error: {', '.join(names)}: not installed; run: pip install 'firstchair[{extra}]'\n"
+    assert done.returncode == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_sdk_is_named(tmp_path):
+    words = ["desk", "play", "--n", "1", "--base-url", "http://127.0.0.1:9/v1"]
+    script = MISSING.format(words=words, names=["openai"])
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: the openai SDK is not installed; run: pip install openai\n")

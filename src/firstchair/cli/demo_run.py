@@ -28,6 +28,7 @@ from firstchair.chat.trained import trained_renderer
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.extras import require
 from firstchair.core.jsonl import write_jsonl
 from firstchair.core.jsontext import dumps
 from firstchair.core.progress import progress
@@ -113,6 +114,7 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     Raises ``ConfigError`` when the directory exists without ``force``, or exists and no demo made it.
     """
     out = options.out
+    require("train", "gateway")
     _prepare(out, force=force)
     clock = Clock()
     with (

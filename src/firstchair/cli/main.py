@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from firstchair import __version__
-from firstchair.core.errors import FirstchairError
+from firstchair.core.errors import ConfigError, FirstchairError
+from firstchair.core.extras import advice, extra_of
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -105,3 +106,9 @@ def main() -> None:
     except FirstchairError as error:
         typer.secho(f"error: {error}", err=True, fg="red")
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name)
+        if extra is None:
+            raise
+        typer.secho(f"error: {advice([str(error.name)], (extra,))}", err=True, fg="red")
+        sys.exit(ConfigError.exit_code)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.extras import require
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -93,6 +94,7 @@ def serve(
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until interrupted; ``ready`` hears the address once connections are accepted."""
+    require("gateway")
     with listening_socket(host, port) as sock:
         ready(TeacherServer(host=host, port=sock.getsockname()[1], model=model).base_url)
         uvicorn_server(teacher_app(mistake_rate=mistake_rate, seed=seed, model=model)).run(sockets=[sock])
@@ -121,8 +123,9 @@ def running_teacher(
     """Serve the teacher in a process of its own for the length of the block.
 
     The process also ends when this one dies, however it dies: it watches the pipe that is its standard input.
-    Raises ``RunFailed`` when it does not come up.
+    Raises ``RunFailed`` when it does not come up, ``ConfigError`` when its packages are not installed.
     """
+    require("gateway")
     with listening_socket(host, port) as sock:
         settings = {"fd": sock.fileno(), "mistake_rate": mistake_rate, "seed": seed, "model": model}
         process = subprocess.Popen(
