@@ -1,6 +1,9 @@
 """How fast conversations are read, rendered, masked and parsed, on real sessions.
 
-    python bench/chat.py --sessions ../shared/data/tau_airline --repeat 3
+    python bench/chat.py --sessions FOLDER --repeat 3
+
+FOLDER holds τ-bench airline sessions: ``gpt4o_trajectories.json.gz`` (a list of ``{"traj": [messages]}``, OpenAI's form)
+and ``tools.json`` (a list of tools, OpenAI's form).
 
 One core. The tokenizer is a tiny byte-level one (about 420 tokens), so there are more tokens to a text than with a
 real one; rates are given in messages, tokens and replies a second of processor time, the best of the repeats.
@@ -34,7 +37,9 @@ def best(repeat: int, work: Callable[[], object]) -> float:
 def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--sessions", type=Path, required=True, help="folder with gpt4o_trajectories.json.gz")
+    options.add_argument(
+        "--sessions", type=Path, required=True, help="folder with gpt4o_trajectories.json.gz and tools.json"
+    )
     options.add_argument("--repeat", type=int, default=3)
     chosen = options.parse_args()
     with gzip.open(chosen.sessions / "gpt4o_trajectories.json.gz", "rt", encoding="utf-8") as file:

@@ -89,6 +89,23 @@ def test_from_recordings_to_a_frozen_set(run, store, catalog, corrections, tmp_p
     assert "did you mean trip-4:" in err
 
 
+def test_what_decisions_are_exported_as_can_be_copied_into_corrections(run, store, tmp_path):
+    run("golden", "build", store, "--out", tmp_path / "draft", "--limit", 3)
+    run("data", "decisions", tmp_path / "draft", "--no-context", "--out", tmp_path / "d.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "d.jsonl").read_bytes().split(b"\n") if line]
+    review = tmp_path / "review.jsonl"
+    fixed = {"dimension": "confirmed", "by": "ana", "why": "read it"}
+    made = [
+        {"dp_id": row["dp_id"], "before": row["gold"], "after": row["gold"], "evidence": row["context_end"], **fixed}
+        for row in rows
+    ]
+    review.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+    code, out, err = run("golden", "correct", tmp_path / "draft", review)
+    assert (code, err) == (0, "")
+    assert "15 reviewed decisions: 0 corrected, 15 confirmed" in out
+    assert "15 of 15 verified" in out
+
+
 def test_freezing_says_which_decisions_nobody_verified(run, store, catalog, tmp_path):
     for name, more in (("recorded", ()), ("reviewed", ("--verified",))):
         run("golden", "build", store, "--out", tmp_path / name, "--limit", 3, *more)

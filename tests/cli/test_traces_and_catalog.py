@@ -194,7 +194,7 @@ def test_validation_names_session_tool_and_path_and_fails(imported):
     for words in ("tau-5-0-", "look", "missing field", "$.city", "1 of 2 shown", "2 problems in 2 sessions"):
         assert words in output
     report = json.loads(run(catalog_cli.app, "validate", "--json", code=1))
-    assert report["by_kind"] == {"malformed": 1, "missing_field": 1}
+    assert report["by_kind"] == {"missing_field": 1, "not_json": 1}
     assert [problem["path"] for problem in report["list"]] == ["$.city", "$"]
     assert "all fit" in run(catalog_cli.app, "validate", "--label", "task_id=0")
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import model_validator
 
 from firstchair.core.config import Strict, load_recipe
 from firstchair.core.errors import ConfigError
@@ -36,6 +37,23 @@ def test_overrides_are_yaml_and_reach_into_sections(tmp_path: Path):
 def test_a_wrong_override_is_named(override, words):
     with pytest.raises(ConfigError, match=words):
         load_recipe(Recipe, None, [override])
+
+
+class Range(Strict):
+    low: int
+    high: int
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Range":
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low}) must not be above high ({self.high}); lower the first")
+        return self
+
+
+def test_a_rule_about_a_section_is_told_in_its_own_words():
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(Range, None, ["low=3", "high=2"])
+    assert str(caught.value).splitlines()[1] == "  low (3) must not be above high (2); lower the first"
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1\n"])

@@ -14,7 +14,7 @@ from firstchair.traces.session import Session
 
 ProblemKind = Literal[
     "unknown_tool",
-    "malformed",
+    "not_json",
     "missing_field",
     "unknown_field",
     "wrong_type",
@@ -71,11 +71,11 @@ def call_problems(call: ToolCall, tools: Mapping[str, Tool]) -> Iterator[tuple[P
     try:
         arguments = loads(call.arguments)
     except JsonProblem as problem:
-        yield "malformed", "$", f"arguments are not strict JSON: {problem}"
+        yield "not_json", "$", f"arguments are not strict JSON: {problem}"
         arguments = None
     else:
         if not isinstance(arguments, dict):
-            yield "malformed", "$", f"found {type(arguments).__name__}; arguments are a JSON object"
+            yield "not_json", "$", f"found {type(arguments).__name__}; arguments are a JSON object"
             arguments = None
     tool = tools.get(call.name)
     if tool is None:

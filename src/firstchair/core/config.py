@@ -78,7 +78,10 @@ def validate(model: type[Model], data: Any, *, source: str) -> Model:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 lines.append(f"  {path}: unknown field{hint}")
             else:
-                lines.append(f"  {path}: {problem['msg']}; found {problem['input']!r}")
+                # A whole section is not repeated: what is wrong in it has been said.
+                found = "" if isinstance(problem["input"], dict) else f"; found {problem['input']!r}"
+                words = problem["msg"].removeprefix("Value error, ")
+                lines.append(f"  {path}: {words}{found}" if path else f"  {words}{found}")
         raise ConfigError("\n".join(lines)) from None
 
 

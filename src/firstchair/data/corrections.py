@@ -48,10 +48,14 @@ class CallSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class ActionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """An action as a reviewer writes it: one call, several ``calls``, or a final reply (``tool`` null)."""
+    """An action as a reviewer writes it: one call, several ``calls``, or a final reply (``tool`` null).
+
+    What `data decisions` writes as ``observed`` and ``gold`` is such an action: a reply's ``input`` is null there, and
+    the first of several ``calls`` stands in front too.
+    """
 
     tool: str | None = None
-    input: dict[str, Any] | str = {}
+    input: dict[str, Any] | str | None = {}
     tool_use_id: str | None = None
     calls: tuple[CallSpec, ...] = ()
     text: str = ""
@@ -60,9 +64,11 @@ class ActionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     @property
     def call_specs(self) -> tuple[CallSpec, ...]:
         """The calls, whichever way they were written."""
-        if self.tool is None:
+        if self.tool is None or self.calls:
             return self.calls
-        return (CallSpec(tool=self.tool, input=self.input, tool_use_id=self.tool_use_id),)
+        return (
+            CallSpec(tool=self.tool, input={} if self.input is None else self.input, tool_use_id=self.tool_use_id),
+        )
 
     def action(self, ids: tuple[str, ...] = ()) -> Action:
         """The action meant. A call without an id takes the one at its place in ``ids``, else ``gold_<place>``."""
