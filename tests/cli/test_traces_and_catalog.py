@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -152,7 +153,7 @@ def test_bad_records_are_listed_in_a_side_file(imported):
     with pytest.raises(DataError, match=r"mixed\.json\[1\]:1: traj: found no such field"):
         run(traces_cli.app, *command)
     output = run(traces_cli.app, *command, "--skip-bad", "1")
-    assert "1 bad records are listed in mixed.json.skipped.jsonl" in output
+    assert "1 bad record is listed in mixed.json.skipped.jsonl" in output
     assert json.loads(Path("mixed.json.skipped.jsonl").read_text())["field"] == "traj"
     with pytest.raises(ConfigError, match="--force"):
         run(traces_cli.app, *command, "--skip-bad", "1")
@@ -221,3 +222,45 @@ def test_a_policy_and_skills_are_shown(tmp_path):
     for words in ("verified", "a|b", "string|null", "x: ws", "Read PDFs.", "read a PDF", "read only"):
         assert words in output
     assert "nothing found" in run(catalog_cli.app, "lint", path)
+
+
+def test_files_of_one_command_go_in_together_or_not_at_all(imported):
+    Path("a.json").write_text(json.dumps([trajectory(7)]))
+    Path("b.json").write_text(json.dumps([{"task_id": 8}, trajectory(9)]))
+    command = ("import", "a.json", "b.json", "--format", "tau", "--store", "both.db")
+    listed = ("ls", "--store", "both.db", "--json")
+    with pytest.raises(DataError, match=r"b\.json\[0\]:1: traj"):
+        run(traces_cli.app, *command)
+    assert json.loads(run(traces_cli.app, *listed)) == []
+    output = run(traces_cli.app, *command, "--skip-bad", "1", "--json")
+    assert [(file["added"], file["skipped"]) for file in json.loads(output)["files"]] == [(1, 0), (1, 1)]
+    assert Path("b.json.skipped.jsonl").is_file()
+
+
+def test_an_import_as_it_goes_says_what_is_in_when_a_later_file_is_bad(imported):
+    Path("a.json").write_text(json.dumps([trajectory(7)]))
+    Path("b.json").write_text("[7]")
+    command = ["import", "a.json", "b.json", "--format", "tau", "--store", "t.db", "--as-it-goes", "--json"]
+    result = CliRunner().invoke(traces_cli.app, command)
+    assert isinstance(result.exception, DataError)
+    assert "b.json[0]:1" in str(result.exception)
+    assert [(file["path"], file["added"]) for file in json.loads(result.output)["files"]] == [("a.json", 1)]
+
+
+def test_ls_says_labels_as_filters_take_them_and_what_only_the_shown_ones_share(imported):
+    sessions = [
+        msgspec.structs.replace(trip_session(number), catalog_id="", labels={"completed": number < 2})
+        for number in range(3)
+    ]
+    with TraceStore.open("more.db") as store:
+        store.add(sessions, {})
+    ls = ("ls", "--store", "more.db")
+    assert "all shown have source scripted completed=true" in run(traces_cli.app, *ls, "--limit", "2")
+    assert "completed=false" in run(traces_cli.app, *ls)
+    output = run(traces_cli.app, *ls, "--label", "completed=false")
+    assert "it has source scripted completed=false" in output
+    assert "\n1 session;" in output
+    assert "completed=true" in run(traces_cli.app, "show", "trip-1", "--store", "more.db")
+    one = ("--store", "more.db", "--session", "trip-1")
+    assert "1 session written to" in run(traces_cli.app, "export", "one", *one)
+    assert "1 session deleted" in run(traces_cli.app, "delete", *one, "--yes")

@@ -35,6 +35,11 @@ def number(title: str) -> Column:
     return Column(title, number=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 session``, ``2,000 sessions``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """JSON for machines: one document, non-ASCII kept."""
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -68,35 +68,37 @@ def import_(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import recordings. A file goes in whole or not at all; importing it again adds nothing."""
+    """Import recordings. All files go in whole or none does; importing them again adds nothing."""
     from firstchair.cli.traces_view import print_imports
     from firstchair.core.jsonl import SkipBad
     from firstchair.traces.importers import ImportOptions
-    from firstchair.traces.importing import ImportReport, check_readable, check_side_file, import_file, write_skipped
+    from firstchair.traces.importing import ImportJob, ImportReport, check_readable, check_side_file, import_files
     from firstchair.traces.store import TraceStore
 
     labels = parse_pairs(label, "--label")
+    jobs: list[ImportJob] = []
     for file in files:
         check_readable(file, format_name)
+        options = ImportOptions(
+            source=source,
+            labels=labels,
+            tools_path=tools,
+            error_prefixes=None if error_prefix is None else tuple(text for text in error_prefix if text),
+            skip=SkipBad(allowed=skip_bad),
+        )
+        side = check_side_file(skipped_file, file, several=len(files) > 1, wanted=skip_bad > 0, force=force)
+        jobs.append(ImportJob(file, options, side))
     reports: list[ImportReport] = []
     with TraceStore.open(store) as opened:
-        for file in files:
-            side = check_side_file(skipped_file, file, several=len(files) > 1, wanted=skip_bad > 0, force=force)
-            skip = SkipBad(allowed=skip_bad)
-            options = ImportOptions(
-                source=source,
-                labels=labels,
-                tools_path=tools,
-                error_prefixes=None if error_prefix is None else tuple(text for text in error_prefix if text),
-                skip=skip,
-            )
-            report = import_file(
-                opened, file, format_name, options, on_conflict=on_conflict, as_it_goes=as_it_goes, title=file.name
-            )
-            if skip.skipped:
-                write_skipped(side, skip.skipped, force=force)
-            reports.append(ImportReport.of(file, format_name, report, skip, side))
-        print_imports(reports, opened.url, as_json=as_json)
+        try:
+            for report in import_files(
+                opened, jobs, format_name, on_conflict=on_conflict, as_it_goes=as_it_goes, force=force
+            ):
+                reports.append(report)
+        finally:
+            # After an error too: with --as-it-goes the files before it are in.
+            if reports:
+                print_imports(reports, opened.url, as_json=as_json)
 
 
 @app.command("ls")
@@ -150,6 +152,7 @@ def export(
     force: Force = False,
 ) -> None:
     """Export sessions and their tools as JSON Lines; `traces import --format firstchair` reads them back."""
+    from firstchair.cli.tables import counted
     from firstchair.cli.traces_view import make_filters
     from firstchair.core.progress import progress
     from firstchair.traces.session_file import write_sessions
@@ -166,7 +169,7 @@ def export(
                     bar.advance()
 
             count = write_sessions(out, reported(), StoredTools(opened), received=opened.received, force=force)
-    typer.echo(f"{count:,} sessions written to {out}")
+    typer.echo(f"{counted(count, 'session')} written to {out}")
 
 
 @app.command()
@@ -204,6 +207,7 @@ def delete(
     """Delete sessions for good."""
     import json
 
+    from firstchair.cli.tables import counted
     from firstchair.cli.traces_view import make_filters
     from firstchair.core.errors import ConfigError
     from firstchair.traces.store import TraceStore
@@ -213,7 +217,7 @@ def delete(
         raise ConfigError("say which sessions: give --session or other filters, or --all alone for every one")
     with TraceStore.open(store, must_exist=True) as opened:
         count = opened.count(**filters)
-        if count and not yes and not typer.confirm(f"Delete {count:,} sessions from {opened.url}?"):
+        if count and not yes and not typer.confirm(f"Delete {counted(count, 'session')} from {opened.url}?"):
             raise typer.Exit(1)
         count = opened.delete(**filters)
-    typer.echo(json.dumps({"deleted": count}) if as_json else f"{count:,} sessions deleted")
+    typer.echo(json.dumps({"deleted": count}) if as_json else f"{counted(count, 'session')} deleted")

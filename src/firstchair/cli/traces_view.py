@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool, ToolCall
-from firstchair.cli.tables import Column, number, one_line, print_json, print_list, table
+from firstchair.cli.tables import Column, counted, number, one_line, print_json, print_list, table
 from firstchair.core.jsontext import loads
 from firstchair.traces.filters import Filters
 from firstchair.traces.importing import ImportReport
+from firstchair.traces.rows import label_text
 from firstchair.traces.session import Session
 from firstchair.traces.stats import StoreStats
 from firstchair.traces.store import SessionRow
@@ -59,7 +60,9 @@ def print_imports(reports: list[ImportReport], url: str, *, as_json: bool) -> No
     console.print(made)
     for report in reports:
         if report.skipped_file:
-            console.print(Text(f"{report.skipped} bad records are listed in {report.skipped_file}"))
+            one = report.skipped == 1
+            said = f"{counted(report.skipped, 'bad record')} {'is' if one else 'are'} listed in {report.skipped_file}"
+            console.print(Text(said))
     console.print(Text(f"store: {url}"))
 
 
@@ -69,7 +72,7 @@ def print_listing(rows: Iterable[SessionRow], total: int, *, wide: bool, as_json
         print_json([{**row._asdict(), "labels": loads(row.labels)} for row in rows])
         return
     listed = list(rows)
-    labels = [{name: str(value) for name, value in loads(row.labels).items()} for row in listed]
+    labels = [{name: label_text(value) for name, value in loads(row.labels).items()} for row in listed]
     shared = {} if wide else _shared(labels)
     one_source = not wide and len({row.source for row in listed}) == 1
     if listed:
@@ -79,10 +82,11 @@ def print_listing(rows: Iterable[SessionRow], total: int, *, wide: bool, as_json
     same = [f"source {listed[0].source}"] if one_source else []
     same += [one_line(f"{name}={value}") for name, value in shared.items()]
     if same:
-        typer.echo(f"{'all have' if len(listed) > 1 else 'it has'} {' '.join(same)}")
+        who = "it has" if len(listed) == 1 else "all shown have" if len(listed) < total else "all have"
+        typer.echo(f"{who} {' '.join(same)}")
     hints = ["--limit shows more"] if len(listed) < total else []
     hints += ["--wide cuts nothing"] if listed and not wide else []
-    shown = f"{len(listed):,} of {total:,} sessions" if len(listed) < total else f"{total:,} sessions"
+    shown = f"{len(listed):,} of {counted(total, 'session')}" if len(listed) < total else counted(total, "session")
     typer.echo("; ".join([shown, *hints]))
 
 
@@ -172,7 +176,7 @@ def _head(session: Session, tools: tuple[Tool, ...], origin: str) -> Table:
         "session": session.session_id,
         "source": session.source,
         "recorded": session.created_at,
-        "labels": " ".join(f"{name}={value}" for name, value in session.labels.items()),
+        "labels": " ".join(f"{name}={label_text(value)}" for name, value in session.labels.items()),
         "tools": ", ".join(tool.name for tool in tools),
         "model": ", ".join(sorted({call.model for call in session.calls if call.model})),
         "read from": origin,

@@ -1,11 +1,14 @@
-"""One import: a file of recordings into the store, all of it or nothing, with what was passed over listed beside."""
+"""One import: files of recordings into the store, all of it or nothing, with what was passed over listed beside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from sqlalchemy import Connection
 
 from firstchair.chat.messages import Tool
 from firstchair.core.atomic import refuse_existing
@@ -43,6 +46,51 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+@dataclass(frozen=True)
+class ImportJob:
+    """One file to import."""
+
+    path: Path
+    options: ImportOptions
+    side: Path
+    """Where its bad records are listed, when there are any."""
+
+
+def import_files(
+    store: TraceStore,
+    jobs: Sequence[ImportJob],
+    format_name: str,
+    *,
+    on_conflict: OnConflict = "error",
+    as_it_goes: bool = False,
+    force: bool = False,
+) -> Iterator[ImportReport]:
+    """Import all files or none, and yield what became of each; with ``as_it_goes`` every file as soon as it is in.
+
+    Bad records are listed once the sessions beside them are in the store. Raises like ``import_file``.
+    """
+    reports: list[ImportReport] = []
+    outer: AbstractContextManager[Connection | None] = nullcontext() if as_it_goes else store.transaction()
+    with outer as shared:
+        for job in jobs:
+            path, options = job.path, job.options
+            report = import_file(
+                store, path, format_name, options, on_conflict=on_conflict, as_it_goes=as_it_goes, inside=shared
+            )
+            reports.append(ImportReport.of(path, format_name, report, options.skip, job.side))
+            if as_it_goes:
+                _list_skipped(job, force=force)
+                yield reports.pop()
+    for job, done in zip(jobs, reports, strict=False):  # none are left when they went in as they were read
+        _list_skipped(job, force=force)
+        yield done
+
+
+def _list_skipped(job: ImportJob, *, force: bool) -> None:
+    if job.options.skip.skipped:
+        write_skipped(job.side, job.options.skip.skipped, force=force)
+
+
 def import_file(
     store: TraceStore,
     path: Path,
@@ -51,12 +99,13 @@ def import_file(
     *,
     on_conflict: OnConflict = "error",
     as_it_goes: bool = False,
-    title: str = "import",
+    inside: Connection | None = None,
 ) -> AddReport:
     """Import ``path`` into ``store``, with a progress bar over the file's bytes.
 
     Everything is one transaction, so that a bad record, Ctrl-C, a kill or a full disk leaves nothing behind; with
-    ``as_it_goes`` every batch is committed, which lets other writers in between. What ``options.skip`` takes is
+    ``as_it_goes`` every batch is committed, which lets other writers in between. ``inside`` is the transaction of
+    several files. What ``options.skip`` takes is
     left out. Raises ``DataError`` at the first record beyond that.
     """
     read = importer(format_name)
@@ -72,7 +121,7 @@ def import_file(
                     received[session.catalog_id] = imported.received
             yield NewSession(session, imported.origin, checked=True)
 
-    with progress(title, _size(path, format_name), unit="B") as bar:
+    with progress(path.name or "import", _size(path, format_name), unit="B") as bar:
         options.on_bytes = bar.advance
 
         def written(report: AddReport) -> None:
@@ -87,6 +136,7 @@ def import_file(
             received=received,
             on_conflict=on_conflict,
             atomic=not as_it_goes,
+            inside=inside,
             skip=options.skip,
             on_batch=written,
         )

@@ -125,6 +125,10 @@ class TraceStore:
 
     # Writing
 
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """One transaction for several ``add``: committed when the block ends, undone when it raises."""
+        return writing(self._engine)
+
     def add(
         self,
         sessions: Iterable[Session | NewSession],
@@ -133,10 +137,12 @@ class TraceStore:
         on_conflict: OnConflict = "error",
         received: Mapping[str, str] | None = None,
         atomic: bool = False,
+        inside: Connection | None = None,
         skip: SkipBad | None = None,
         on_batch: Callable[[AddReport], None] | None = None,
     ) -> AddReport:
-        """Add sessions in batches, a transaction each; with ``atomic`` all of them or none.
+        """Add sessions in batches, a transaction each; with ``atomic`` all of them or none; or ``inside`` a
+        ``transaction()`` that the caller holds.
 
         ``catalogs`` holds the tool lists that the sessions name, by ``catalog_id_of``; it and ``received`` may grow
         while ``sessions`` is read. ``received`` holds the wire text of a list as it came, kept beside it.
@@ -147,7 +153,8 @@ class TraceStore:
         writer = _Writer(catalogs, {} if received is None else received, on_conflict, skip or SkipBad())
         # Rows are made as sessions arrive: a batch of texts is light, a batch of messages keeps the collector busy.
         rows = (row for new in sessions if (row := writer.rows(new)) is not None)
-        outer: AbstractContextManager[Connection | None] = writing(self._engine) if atomic else nullcontext()
+        alone = atomic and inside is None
+        outer: AbstractContextManager[Connection | None] = writing(self._engine) if alone else nullcontext(inside)
         with outer as shared:
             for batch in _batches(rows):
                 if shared is not None:
