@@ -2,8 +2,8 @@
 
     python bench/chat.py --sessions FOLDER --repeat 3
 
-FOLDER holds τ-bench airline sessions: ``gpt4o_trajectories.json.gz`` (a list of ``{"traj": [messages]}``, OpenAI's form)
-and ``tools.json`` (a list of tools, OpenAI's form).
+FOLDER holds τ-bench airline sessions in OpenAI's form: ``gpt4o_trajectories.json.gz`` (a list of
+``{"traj": [messages]}``) and ``tools.json`` (a list of tools).
 
 One core. The tokenizer is a tiny byte-level one (about 420 tokens), so there are more tokens to a text than with a
 real one; rates are given in messages, tokens and replies a second of processor time, the best of the repeats.

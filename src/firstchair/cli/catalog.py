@@ -80,7 +80,7 @@ def validate(
     shown: Annotated[int, typer.Option("--show", min=0, help="How many problems to print; the count is whole.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Check every recorded call: unknown tool, missing field, wrong type, malformed. Exit 1 when any is wrong."""
+    """Check every recorded call: unknown tool, missing field, wrong type, no JSON. Exit 1 when any is wrong."""
     from firstchair.catalog.catalog import load_catalog
     from firstchair.catalog.validate import ProblemCount, validate_session
     from firstchair.cli.catalog_view import print_problems

@@ -50,8 +50,8 @@ class CallSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 class ActionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """An action as a reviewer writes it: one call, several ``calls``, or a final reply (``tool`` null).
 
-    What `data decisions` writes as ``observed`` and ``gold`` is such an action: a reply's ``input`` is null there, and
-    the first of several ``calls`` stands in front too.
+    What `data decisions` writes as ``observed`` and ``gold`` is such an action: a reply's ``input`` is null there,
+    and the first of several ``calls`` stands in front too.
     """
 
     tool: str | None = None
