@@ -1,5 +1,6 @@
 import json
 import shutil
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -67,7 +68,7 @@ def test_replay_show_compare_and_report_from_the_command_line(golden, tmp_path):
 def test_labels_are_drawn_filled_in_and_taken(golden, tmp_path):
     out = tmp_path / "run"
     run("replay", golden, "--engine", "scripted", "--model", replies(tmp_path, 1), "--out", out)
-    with pytest.raises(ConfigError, match="code decides every decision"):
+    with pytest.raises(ConfigError, match=r"code decides every decision.*add --decided"):
         run("labels", "draw", out, "--out", tmp_path / "l.jsonl")
     run("labels", "draw", out, "--out", tmp_path / "l.jsonl", "--decided", "--n", 4)
     rows = [json.loads(line) for line in (tmp_path / "l.jsonl").read_text().splitlines()]
@@ -147,6 +148,13 @@ def test_a_flipped_byte_in_the_golden_set_scores_nothing(golden, tmp_path):
 def test_wrong_flags_are_named(golden, tmp_path, arguments, says):
     with pytest.raises(ConfigError, match=says):
         run("replay", golden, "--out", tmp_path / "run", *arguments)
+
+
+def test_packages_that_are_not_installed_are_named_with_their_extra(golden, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    model = ("--engine", "scripted", "--model", "gold", "--tokenizer", base_model_dir())
+    with pytest.raises(ConfigError, match=r"transformers is not installed; run: pip install -e '\.\[train\]'"):
+        run("replay", golden, "--out", tmp_path / "run", *model)
 
 
 def test_runs_that_write_call_arguments_differently_are_not_compared(golden, tmp_path):

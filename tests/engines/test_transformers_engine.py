@@ -13,6 +13,7 @@ import pytest
 from firstchair.core.errors import BadRequest, ConfigError
 from firstchair.engines.base import Engine, ErrorKind, Request, Sampling, Stop
 from firstchair.engines.transformers_engine import ScoreItem, TransformersEngine
+from firstchair.engines.weights import load_model
 from firstchair.testing.tiny_models import VOCAB, WINDOW, collect, session_requests, tiny_model
 
 GREEDY = Sampling(max_new_tokens=8)
@@ -436,3 +437,9 @@ def test_a_broken_weight_file_is_a_config_error(tmp_path, model_dirs):
 def _saved(model: Any, directory: Path) -> Path:
     model.save_pretrained(directory)
     return directory
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_named_before_anything_is_read(device, tmp_path):
+    with pytest.raises(ConfigError, match=f"device: found '{device}', and torch cannot use it here"):
+        load_model(tmp_path / "no-model", device=device)

@@ -57,7 +57,10 @@ def test_tools_are_compared_where_gold_takes_them(runs):
 
 def test_another_golden_set_is_refused_by_that_name(runs):
     golden = msgspec.structs.replace(runs[1].record.golden, set_sha256="0" * 64)
-    with pytest.raises(ConfigError, match=r"(?s)they differ in:\n  golden hash: set_sha256.*one frozen golden set"):
+    with pytest.raises(
+        ConfigError,
+        match=r"(?s)they differ in:\n  golden hash: set_sha256.*eval score RUN --golden SET.* or replay both",
+    ):
         compare(runs[0], changed(runs[1], golden=golden))
 
 
@@ -65,6 +68,10 @@ def test_other_decisions_are_refused_by_that_name(golden, runs, tmp_path):
     few = replay(golden, ScriptedEngine([], model="tuned"), None, tmp_path / "few", ReplayOptions(limit=5))
     with pytest.raises(ConfigError, match=r"(?s)\n  decisions: number of decisions: 60 before, 5 after"):
         compare(runs[0], few)
+    with pytest.raises(ConfigError, match=r"fix: replay both .*same decisions.*same engine and sampling"):
+        compare(runs[0], changed(few, salvage=True))
+    with pytest.raises(ConfigError, match=r"fix: score both .*; replay with the same engine"):
+        compare(runs[0], changed(runs[1], salvage=True, scorer_version="0"))
 
 
 def test_another_serving_config_is_refused_unless_allowed_and_then_named(runs):

@@ -160,7 +160,7 @@ def test_a_bad_label_is_named(runs, tmp_path, row, says_what):
 
 def test_there_is_nothing_to_label_when_code_decides_everything(runs):
     verified = tuple(msgspec.structs.replace(row, verified=True) for row in runs[0].rows)
-    with pytest.raises(ConfigError, match="nothing to label"):
+    with pytest.raises(ConfigError, match="add --decided"):
         draw(Run(runs[0].path, runs[0].record, verified), 5, seed=0)
 
 

@@ -193,7 +193,12 @@ def report(
 def score(
     run: RunDir,
     out: Annotated[Path, typer.Option(help="Run directory to write.")],
-    golden: Golden = None,
+    golden: Annotated[
+        Path | None,
+        typer.Option(
+            "--golden", help="The golden set to score by: the run's own, if it moved, or a newly frozen one."
+        ),
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

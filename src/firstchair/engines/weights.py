@@ -64,6 +64,19 @@ def weights_revision(model_dir: Path, adapter: Path | None = None) -> str:
     return set_sha256(files)
 
 
+def check_device(device: str) -> None:
+    """Raise ``ConfigError`` unless torch can put a tensor on ``device``; asked before anything large is read."""
+    try:
+        usable = not torch.empty(1, device=device).is_meta
+        reason = "it holds no numbers"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        usable, reason = False, str(error).partition("\n")[0]
+    if not usable:
+        raise ConfigError(
+            f"device: found {device!r}, and torch cannot use it here ({reason}); expected cpu or cuda:N"
+        )
+
+
 def weight_files(directory: Path) -> list[Path]:
     """Weight files of a model or adapter directory: safetensors when there are any, else PyTorch files."""
     for pattern in _WEIGHT_PATTERNS:
@@ -77,11 +90,13 @@ def load_model(
 ) -> LoadedModel:
     """Read ``model_dir`` (``config.json`` and weights) and merge a PEFT ``adapter`` into it.
 
-    Raises ``ConfigError`` for a missing directory, an unknown dtype or files that transformers cannot read.
+    Raises ``ConfigError`` for a device that is not there, a missing directory, an unknown dtype or files that
+    transformers cannot read.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    check_device(device)
     if dtype not in DTYPES:
         raise ConfigError(f"dtype: found {dtype!r}; expected one of {', '.join(DTYPES)}")
     if not (model_dir / "config.json").is_file():

@@ -107,16 +107,25 @@ def refuse_unlike(before: Run, after: Run, *, allow_serving: bool = False) -> No
     if found:
         lines = [f"{before.path} and {after.path} cannot be compared; they differ in:"]
         lines += [f"  {name}: {'; '.join(details)}" for name, details in found.items()]
-        lines.append(f"  fix: {_FIXES[next(iter(found))]}")
+        lines.append(f"  fix: {_fix(found)}")
         raise ConfigError("\n".join(lines))
 
 
-_FIXES: Mapping[str, str] = {
-    "golden hash": "replay both candidates on one frozen golden set",
-    "decisions": "replay both candidates on the same decisions (without --limit)",
-    "serving config": "replay with the same engine and sampling, or pass --across-serving to compare anyway",
-    "scorer": "score both again with `firstchair eval score`",
-}
+def _fix(found: Mapping[str, object]) -> str:
+    """What makes the two comparable; a replay mends everything, so where one is needed it is named once."""
+    if "decisions" in found:
+        also = (
+            ", and with the same engine and sampling (or pass --across-serving)" if "serving config" in found else ""
+        )
+        return f"replay both candidates on the same decisions (without --limit){also}"
+    fixes = []
+    if "golden hash" in found or "scorer" in found:
+        fixes.append(
+            "score both again with `firstchair eval score RUN --golden SET --out NEW`, or replay both on one set"
+        )
+    if "serving config" in found:
+        fixes.append("replay with the same engine and sampling, or pass --across-serving to compare anyway")
+    return "; ".join(fixes)
 
 
 def compare(

@@ -39,7 +39,12 @@ def draw(run: Run, count: int, *, seed: int, only_undecided: bool = True) -> lis
     """
     pool = [row for row in run.rows if row.obtained and (undecided(row) or not only_undecided)]
     if not pool:
-        raise ConfigError(f"{run.path}: code decides every decision of this run; there is nothing to label")
+        if not any(row.obtained for row in run.rows):
+            raise ConfigError(f"{run.path}: no decision of this run has an action; there is nothing to label")
+        raise ConfigError(
+            f"{run.path}: code decides every decision of this run; add --decided to draw among those, which checks "
+            "whether code decides as people do"
+        )
     chosen = random.Random(seed).sample(pool, min(count, len(pool)))
     how = f"{len(chosen)} of {len(pool)} {'undecided ' if only_undecided else ''}decisions, seed {seed}"
     return [_template(row, how) for row in chosen]
