@@ -333,3 +333,36 @@ def test_a_cut_or_refused_reply_is_neither_gold_nor_trained(run, catalog, tmp_pa
     code, out, _ = run("golden", "build", store, "--out", tmp_path / "kept", "--drop-invalid", "--json")
     assert [row["session_id"] for row in json.loads(out)["gold_policy"]["dropped_invalid"]] == ["s2", "s3"]
     assert run("golden", "freeze", tmp_path / "kept", "--out", tmp_path / "golden", "--catalog", catalog)[0] == 0
+
+
+def test_a_label_to_split_by_that_no_session_has_is_refused_and_a_rare_one_is_told(run, store, tmp_path):
+    for option in ("--by", "--stratify"):
+        code, out, err = run("data", "split", store, "--out", tmp_path / "split", option, "taskid")
+        assert (code, out) == (2, "")
+        assert f"{option} taskid: no session has the label 'taskid'; labels are: reward, task_id" in err
+    assert not (tmp_path / "split").exists()
+    with TraceStore.open(store) as opened:
+        opened.add([msgspec.structs.replace(trip_session(20), labels={})], CATALOGS)
+    code, out, _ = run("data", "split", store, "--out", tmp_path / "split")
+    assert code == 0
+    assert "1 session lacks the label task_id; each such is a group of its own" in out
+    code, out, _ = run("data", "split", store, "--out", tmp_path / "each", "--by", "", "--json")
+    assert (code, json.loads(out)["without_label"]) == (0, 0)
+
+
+def test_a_session_and_its_own_branch_are_no_near_duplicates(run, store, tmp_path):
+    row = {
+        "dp_id": "trip-4:4",
+        "dimension": "untruthful final",
+        "before": msgspec.to_builtins(spec_of(action_of(SESSIONS[4].messages[10]))),
+        "after": {"tool": None, "text": "I could not save that."},
+        "evidence": 9,
+        "by": "ana",
+        "why": "it was not saved",
+    }
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "sft.jsonl"
+    rows.write_text(json.dumps(row) + "\n")
+    run("data", "sft", store, "--label", "task_id=2", "--corrections", rows, "--branches", "--out", out)
+    assert [record.id for record in read_sft(out)] == ["trip-4", "trip-4:4#gold", "trip-5"]
+    code, text, _ = run("data", "audit", out, "--json")
+    assert (code, json.loads(text)["pairs"]) == (0, [])

@@ -51,15 +51,20 @@ def split_command(
     """Split sessions into parts that never share a task (train=0.8 heldout=0.2 unless given)."""
     from firstchair.cli.data_view import print_split
     from firstchair.data.sources import open_source
-    from firstchair.data.splits import member_of, parse_fractions, split, write_split
+    from firstchair.data.splits import Member, count_alone, member_of, parse_fractions, split, write_split
 
     shares = parse_fractions(parse_pairs(fractions or ["train=0.8", "heldout=0.2"], "--part"))
     selection = selection_of(labels, source_kind, tool)
+    members: list[Member] = []
+    known: set[str] = set()
     with open_source(source, selection) as opened:
-        members = [member_of(session, by, stratify) for session in opened.sessions()]
+        for session in opened.sessions():
+            members.append(member_of(session, by, stratify))
+            known.update(session.labels)
+    alone = count_alone(members, by, stratify, known)
     parts = split(members, shares, seed)
     manifest = write_split(out, parts, by=by, stratify=stratify, seed=seed, fractions=shares)
-    print_split(out, manifest, as_json=as_json)
+    print_split(out, manifest, alone=alone, as_json=as_json)
 
 
 @app.command()

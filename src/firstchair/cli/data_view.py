@@ -9,23 +9,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from firstchair.cli.tables import Column, number, print_json, print_list, table
+from firstchair.cli.tables import Column, counted, number, print_json, print_list, table
 from firstchair.data.audit import Audit
 from firstchair.data.sft import SftCounts
 from firstchair.data.similarity import Pair
 from firstchair.data.splits import SplitManifest
 
 
-def print_split(out: Path, manifest: SplitManifest, *, as_json: bool) -> None:
-    """The parts of a split."""
+def print_split(out: Path, manifest: SplitManifest, *, alone: int, as_json: bool) -> None:
+    """The parts of a split. ``alone``: sessions that lack its label, each a group of its own."""
     if as_json:
-        print_json({**msgspec.to_builtins(manifest), "path": str(out)})
+        print_json({**msgspec.to_builtins(manifest), "without_label": alone, "path": str(out)})
         return
     made = table("part", "#sessions", "#groups", f"by {manifest.stratify}" if manifest.stratify else "strata")
     for part, counts in manifest.counts.items():
         strata = ", ".join(f"{name}: {count:,}" for name, count in counts["strata"].items())
         made.add_row(Text(part), f"{counts['sessions']:,}", f"{counts['groups']:,}", Text(strata))
     Console().print(made)
+    if alone:
+        verb = "lacks" if alone == 1 else "lack"
+        typer.echo(f"{counted(alone, 'session')} {verb} the label {manifest.by}; each such is a group of its own")
     typer.echo(f"{out}: use a part as --split {out}/{next(iter(manifest.counts))}")
 
 

@@ -9,6 +9,7 @@ from datasketch import MinHash, MinHashLSH
 
 from firstchair.core.errors import ConfigError
 from firstchair.core.progress import Progress, Silent
+from firstchair.data.sft import BRANCH
 from firstchair.data.similarity import (
     THRESHOLD,
     Pair,
@@ -71,15 +72,28 @@ class _Index:
                 yield session_id, similarity
 
 
+def session_of_record(record_id: str) -> str:
+    """The session that an SFT record is of: ``s`` for ``s``, and for ``s:3#gold``, its branch at decision 3."""
+    branch = record_id.removesuffix(BRANCH)
+    return record_id if branch == record_id else branch.rpartition(":")[0]
+
+
 def near_duplicates(
     sets: Iterable[tuple[str, Shingles]], threshold: float = THRESHOLD, *, bar: Progress | None = None
 ) -> list[Pair]:
-    """Pairs inside one set, each once: ``left`` is the earlier session."""
+    """Pairs inside one set, each once: ``left`` is the earlier session.
+
+    A session and the training records that branch off it are no pair: they share their beginning by design.
+    """
     bar = bar or Silent()
     index, pairs = _Index(threshold), []
     for session_id, own in sets:
         sketch = index.signature(own)
-        pairs += [Pair(left=other, right=session_id, similarity=s) for other, s in index.matches(own, sketch)]
+        pairs += [
+            Pair(left=other, right=session_id, similarity=s)
+            for other, s in index.matches(own, sketch)
+            if session_of_record(other) != session_of_record(session_id)
+        ]
         index.add(session_id, own, sketch)
         bar.advance()
     return pairs

@@ -40,6 +40,10 @@ class ConversationRenderer(Protocol):
 LossPolicy = Literal["all", "verified"]
 
 
+BRANCH = "#gold"
+"""Ends the id of a record that teaches one correction: ``<dp_id>#gold``."""
+
+
 class SftRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One conversation to learn from."""
 
@@ -147,7 +151,7 @@ def _branches(
             continue
         messages = (*session.messages[: decision.context_end], decision.gold.to_message())
         loss = (*(False for _ in range(decision.context_end)), True)
-        yield _record(session, f"{decision.dp_id}#gold", messages, loss, tools, options)
+        yield _record(session, f"{decision.dp_id}{BRANCH}", messages, loss, tools, options)
 
 
 def _record(
@@ -193,7 +197,7 @@ def write_sft(path: Path, records: Iterable[SftRecord], *, openai: bool = False,
     def rows() -> Iterator[dict[str, Any]]:
         for record in records:
             counts.records += 1
-            counts.branches += record.id.endswith("#gold")
+            counts.branches += record.id.endswith(BRANCH)
             counts.assistant_spans += sum(message.role == "assistant" for message in record.messages)
             counts.trained_spans += record.trained_spans
             counts.tool_calls += sum(len(message.tool_calls) for message in record.messages)

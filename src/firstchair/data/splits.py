@@ -55,12 +55,32 @@ class SplitManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def member_of(session: Session, by: str, stratify: str = "") -> Member:
     """``session`` with its group (label ``by``) and stratum (label ``stratify``; one stratum for all when empty)."""
-    own_group = f"session {session.session_id}"
+    alone = _alone(session.session_id)
     return Member(
         session_id=session.session_id,
-        group=_label(session, by, own_group) if by else own_group,
+        group=_label(session, by, alone) if by else alone,
         stratum=_label(session, stratify, UNKNOWN) if stratify else "all",
     )
+
+
+def _alone(session_id: str) -> str:
+    return f"session {session_id}"
+
+
+def count_alone(members: Sequence[Member], by: str, stratify: str, known: Iterable[str]) -> int:
+    """How many of ``members`` lack the label ``by`` and are a group of their own; ``known`` are the labels there are.
+
+    Raises ``ConfigError`` when all lack it, or ``stratify``: a mistyped label must not part what belongs together.
+    """
+    alone = sum(member.group == _alone(member.session_id) for member in members)
+    missing = {"by": bool(by) and alone == len(members), "stratify": all(m.stratum == UNKNOWN for m in members)}
+    for option, name in (("by", by), ("stratify", stratify)):
+        if members and missing[option]:
+            raise ConfigError(
+                f"--{option} {name}: no session has the label {name!r}; labels are: "
+                f"{', '.join(sorted(known)) or 'none'}; correct it, or pass --{option} '' to go without"
+            )
+    return alone if by else 0
 
 
 def _label(session: Session, name: str, missing: str) -> str:
