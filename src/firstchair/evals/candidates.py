@@ -50,22 +50,7 @@ class CandidateOptions:
 
 
 def open_candidate(options: CandidateOptions, golden: GoldenSet) -> tuple[Engine, Renderer | None]:
-    """Build the engine and its renderer.
-
-    Raises ``ConfigError`` naming the flag that is missing or wrong, or the packages that are not installed.
-    """
-    try:
-        return _open(options, golden)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _TRAIN_EXTRA:
-            raise
-        raise ConfigError(f"{error.name} is not installed; run: pip install -e '.[train]'") from None
-
-
-_TRAIN_EXTRA = frozenset({"llguidance", "peft", "safetensors", "tokenizers", "torch", "transformers"})
-
-
-def _open(options: CandidateOptions, golden: GoldenSet) -> tuple[Engine, Renderer | None]:
+    """Build the engine and its renderer. Raises ``ConfigError`` naming the flag that is missing or wrong."""
     if options.engine == "transformers":
         return _transformers(options)
     if options.engine == "scripted":
