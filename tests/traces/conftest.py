@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
+from tests.services import missing
 
 from firstchair.traces import schema
 from firstchair.traces.store import TraceStore
@@ -31,7 +32,7 @@ def _binaries() -> Path:
     for folder in folders:
         if (folder / "initdb").is_file() and (folder / "pg_ctl").is_file():
             return folder
-    pytest.fail("no PostgreSQL: install it (Debian: apt-get install postgresql) or set DATABASE_URL", pytrace=False)
+    missing("PostgreSQL", "install it (Debian: apt-get install postgresql) or set DATABASE_URL")
 
 
 def _account() -> pwd.struct_passwd | None:
