@@ -38,6 +38,7 @@ def test_gold_replayed_against_itself_passes_everywhere(golden, tmp_path):
     assert len(run.rows) == 60
     assert {row.scored.strict for row in run.rows} == {"pass"}
     assert run.record.finished_at
+    assert json.loads((tmp_path / "run" / RUN).read_text())["sampling"]["repeats"] == 1
     assert run.record.golden.set_sha256 == golden.set_sha256
     assert run.record.candidate.engine == "scripted"
 

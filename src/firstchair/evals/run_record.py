@@ -76,6 +76,8 @@ class SamplingRecord(_Record, frozen=True, omit_defaults=False):
     top_p: float
     top_k: int
     seed: int | None
+    repeats: int = 1
+    """How often each decision was asked. Always once here: rates and comparisons are over one answer each."""
 
 
 class RunRecord(_Record, frozen=True):
