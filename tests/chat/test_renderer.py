@@ -279,7 +279,9 @@ def test_a_directory_without_a_template_is_refused_or_gets_a_pinned_one(tmp_path
     kept, tokenizer.chat_template = tokenizer.chat_template, None
     tokenizer.save_pretrained(tmp_path)
     tokenizer.chat_template = kept
-    with pytest.raises(ConfigError, match="no chat template"):
+    with pytest.raises(
+        ConfigError, match=r"no chat template; choose one with --template, or data\.template in a recipe"
+    ):
         Renderer.from_pretrained(tmp_path)
     pinned_one = Renderer.from_pretrained(tmp_path, template="qwen3")
     assert pinned_one.template_hash == make_renderer("qwen3").template_hash

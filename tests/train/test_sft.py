@@ -189,10 +189,11 @@ def test_an_empty_training_file_is_refused(recipe_of, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model": "nowhere"}, "nowhere: no config.json"),
+        ({"model": "nowhere"}, "nowhere: no such directory; expected a local model directory; check the path"),
+        ({"model": "Qwen/Qwen3-8B"}, "`hf download Qwen/Qwen3-8B --local-dir models/qwen3-8b` makes one"),
         ({"device": "cuda"}, "torch sees none"),
         ({"method": {"type": "lora", "targets": ["nothing"]}}, "method.targets: .*Linear modules here: .*q_proj"),
-        ({"data": {"dev": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
+        ({"data": {"dev": "nowhere.jsonl"}}, "data.dev: nowhere.jsonl: no such file"),
         ({"log": {"trackers": ["wandb"]}}, "wandb is not installed"),
     ],
 )

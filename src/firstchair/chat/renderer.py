@@ -18,7 +18,7 @@ from firstchair.chat.messages import Message, Tool
 from firstchair.chat.probes import is_append_only, probe
 from firstchair.chat.prompt_view import PromptView
 from firstchair.chat.template import (
-    PINNED,
+    CHOOSE,
     QUOTE,
     SPAN_END,
     SPAN_START,
@@ -32,6 +32,7 @@ from firstchair.chat.token_conversation import Span, TokenConversation
 from firstchair.chat.turns import TurnIds, find_turns
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsontext import content_id
+from firstchair.core.model_dirs import not_a_model
 
 Policy = Literal["strict", "segment"]
 
@@ -110,7 +111,7 @@ class Renderer:
         """
         directory = Path(path)
         if not (directory / "tokenizer.json").is_file():
-            raise ConfigError(f"{directory}: no tokenizer.json; expected a model directory with a fast tokenizer")
+            raise not_a_model(directory, "tokenizer.json")
         from transformers import AutoTokenizer
 
         try:
@@ -251,15 +252,9 @@ class Renderer:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], add_generation_prompt: bool) -> str:
         if tools and not self._facts.shows_tools:
-            raise ConfigError(
-                f"{self.template.source}: the chat template shows no tools to the model; "
-                f"pass template= one of {sorted(PINNED)}"
-            )
+            raise ConfigError(f"{self.template.source}: the chat template shows no tools to the model; {CHOOSE}")
         if not self._facts.shows_results and any(message.role == "tool" for message in messages):
-            raise ConfigError(
-                f"{self.template.source}: the chat template does not show tool results; "
-                f"pass template= one of {sorted(PINNED)}"
-            )
+            raise ConfigError(f"{self.template.source}: the chat template does not show tool results; {CHOOSE}")
         return self.template.render_marked(
             self._view.messages(messages), self._view.tools(tools), add_generation_prompt
         )
@@ -274,8 +269,7 @@ class Renderer:
                 return None
             raise ConfigError(
                 f"{source}: cannot tell where assistant turns begin: the chat template is not ChatML, Llama 3 or "
-                "Gemma style and has no {% generation %} marks; add the marks, or pass template= one of "
-                f"{sorted(PINNED)}"
+                f"Gemma style and has no {{% generation %}} marks; add the marks, or {CHOOSE}"
             )
         ends = frozenset(self._encoder.specials[end] for end in style.ends if self._known(end))
         header = tuple(self._encoder.encode(style.header))
@@ -409,10 +403,7 @@ def _own_template(tokenizer: Any, directory: Path) -> str:
     if isinstance(template, dict):
         template = template.get("tool_use") or template.get("default")
     if not isinstance(template, str) or not template:
-        raise ConfigError(
-            f"{directory}: the tokenizer has no chat template; pass template= one of {sorted(PINNED)} "
-            "or the path of a .jinja file"
-        )
+        raise ConfigError(f"{directory}: the tokenizer has no chat template; {CHOOSE}")
     return template
 
 

@@ -34,6 +34,9 @@ PINNED: Mapping[str, str] = MappingProxyType(
 )
 """Templates that ship with us, for base models and tests: name → file."""
 
+CHOOSE = f"choose one with --template, or data.template in a recipe: {', '.join(sorted(PINNED))}, or a .jinja file"
+"""What to do about a template that does not serve."""
+
 # Noncharacters: never assigned, so nearly never in real text; where they are, ``guard_marks`` escapes them.
 SPAN_START, SPAN_END = "\ufdd0", "\ufdd1"
 """Written around ``{% generation %}`` blocks while rendering."""
@@ -123,7 +126,7 @@ class ChatTemplate:
         if "strftime_now" in text:
             raise ConfigError(
                 f"{source}: the template reads the clock (strftime_now), so its prompts change from day to day; "
-                f"pass template= one of {sorted(PINNED)}, or a copy of it with a literal date"
+                f"{CHOOSE}, or give a copy with a literal date"
             )
         self.text, self.variables, self.source = text, dict(variables or {}), source
         try:

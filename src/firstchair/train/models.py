@@ -13,6 +13,7 @@ from firstchair.chat.renderer import Renderer
 from firstchair.chat.trained import trained_renderer, write_rendering
 from firstchair.core.atomic import atomic_dir
 from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.model_dirs import not_a_model
 from firstchair.engines.quiet import quiet_loading
 from firstchair.train import attention
 from firstchair.train.config import FullMethod, LoraMethod
@@ -35,7 +36,7 @@ def model_vocab_size(directory: Path) -> int:
     from transformers import AutoConfig
 
     if not (directory / "config.json").is_file():
-        raise ConfigError(f"{directory}: no config.json; expected a model directory as save_pretrained writes it")
+        raise not_a_model(directory, "config.json")
     try:
         return int(AutoConfig.from_pretrained(directory, local_files_only=True).get_text_config().vocab_size)
     except (OSError, ValueError, KeyError, AttributeError) as error:
@@ -50,7 +51,7 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
 
     if not (directory / "config.json").is_file():
-        raise ConfigError(f"{directory}: no config.json; expected a model directory as save_pretrained writes it")
+        raise not_a_model(directory, "config.json")
     if (directory / "adapter_config.json").is_file():
         raise ConfigError(f"{directory}: an adapter, not a model; merge it first with `firstchair train merge`")
     try:

@@ -12,6 +12,7 @@ from firstchair.chat.renderer import Renderer
 from firstchair.core.atomic import atomic_dir, refuse_existing
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.data.sft import read_sft
+from firstchair.engines.quiet import quiet_loading
 from firstchair.train.config import TinyRecipe
 from firstchair.train.tiny import END, PAD, START, TAGS, build_model, build_tokenizer, save_model, tiny_template
 
@@ -47,7 +48,7 @@ def make_tiny(recipe: TinyRecipe, *, force: bool = False) -> TinyModel:
         seed=recipe.seed,
     )
     try:
-        with atomic_dir(recipe.out, force=force) as temporary:
+        with atomic_dir(recipe.out, force=force) as temporary, quiet_loading():
             save_model(model, tokenizer, temporary)
     except SafetensorError as error:  # how safetensors reports a full disk
         raise RunFailed(f"cannot write {recipe.out}: {error}; free space or choose another path") from error

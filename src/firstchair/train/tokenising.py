@@ -65,7 +65,8 @@ class Row:
 def token_rules(path: Path, data: SftData, model: Path, renderer: Renderer, vocab_size: int) -> TokenRules:
     """The rules for ``path`` (the training or the held-out file of ``data``)."""
     if not path.is_file():
-        raise ConfigError(f"data: {path}: no such file; check the path")
+        field = "data.dev" if path == data.dev else "data.train"
+        raise ConfigError(f"{field}: {path}: no such file; check the path")
     source = TokenSource(
         data_sha256=sha256_file(path),
         template_hash=renderer.template_hash,
