@@ -366,3 +366,30 @@ def test_a_session_and_its_own_branch_are_no_near_duplicates(run, store, tmp_pat
     assert [record.id for record in read_sft(out)] == ["trip-4", "trip-4:4#gold", "trip-5"]
     code, text, _ = run("data", "audit", out, "--json")
     assert (code, json.loads(text)["pairs"]) == (0, [])
+
+
+def test_unreadable_lines_are_passed_over_and_listed_when_asked(run, export, corrections, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path, cut in ((export / "sessions.jsonl", 40), (corrections, 10)):
+        lines = path.read_bytes().split(b"\n")
+        path.write_bytes(b"\n".join([lines[0], lines[0][:cut], *lines[1:]]))
+    sft = ("data", "sft", export, "--corrections", corrections, "--out", "sft.jsonl")
+    code, _, err = run(*sft)
+    assert code == 2
+    assert "corrections.jsonl:2: not strict JSON" in err
+    code, _, err = run(*sft, "--skip-bad", 1)
+    assert code == 0
+    assert "1 bad line passed over, see export.skipped.jsonl" in err
+    assert [
+        json.loads(Path(f"{name}.skipped.jsonl").read_text())["line"] for name in ("export", "corrections.jsonl")
+    ] == [
+        2,
+        2,
+    ]
+    assert len(list(read_sft(Path("sft.jsonl")))) == 12
+    assert run("golden", "build", export, "--out", "draft")[0] == 2
+    assert run(*sft, "--skip-bad", 1)[0] == 2
+    code, out, _ = run("golden", "build", export, "--out", "draft", "--skip-bad", 1, "--force", "--json")
+    assert (code, len(json.loads(out)["session_ids"])) == (0, 12)
+    assert run("golden", "correct", "draft", corrections)[0] == 2
+    assert run("golden", "correct", "draft", corrections, "--skip-bad", 1)[0] == 0

@@ -32,7 +32,7 @@ def test_our_renderer_equals_apply_chat_template_on_every_built_in_case(model_di
     assert len(report["comparisons"]) > 15
 
 
-def test_recorded_sessions_are_compared_and_a_difference_exits_1(tmp_path):
+def test_recorded_sessions_are_compared_and_a_difference_exits_1(tmp_path, monkeypatch):
     model = tmp_path / "model"
     make_tokenizer("tiny").save_pretrained(model)
     call = ToolCall(id="c1", name="Read", arguments='{"path":"a"}')
@@ -53,6 +53,12 @@ def test_recorded_sessions_are_compared_and_a_difference_exits_1(tmp_path):
     assert "template hash" in shown.stdout
     # What differs on purpose alone is no failure.
     assert run(*arguments, "--arguments", "respaced").exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "out" / "sessions.jsonl").open("a") as out:
+        out.write('{"session_id": "cut"')
+    assert "sessions.jsonl:3" in str(run(*arguments).exception)
+    assert run(*arguments, "--arguments", "respaced", "--skip-bad", "1").exit_code == 0
+    assert (tmp_path / "out.skipped.jsonl").is_file()
 
 
 def test_bad_options_are_named(tmp_path):

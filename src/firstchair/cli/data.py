@@ -10,9 +10,11 @@ import typer
 
 from firstchair.cli.session_options import (
     AsJson,
+    BadLines,
     Force,
     Labels,
     Limit,
+    SkipBad,
     SourceKind,
     Split,
     UsedTool,
@@ -124,6 +126,7 @@ def sft(
     category: Annotated[str, typer.Option(help="Written into each record's meta.")] = "",
     tier: Annotated[str, typer.Option(help="Written into each record's meta.")] = "",
     wave: Annotated[str, typer.Option(help="Written into each record's meta.")] = "",
+    skip_bad: SkipBad = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,15 +136,17 @@ def sft(
     from firstchair.data.sft import SftOptions, sft_records, write_sft
     from firstchair.data.sources import open_source
 
-    rows = read_corrections(corrections) if corrections else []
+    bad = BadLines(skip_bad, force=force)
+    rows = read_corrections(corrections, skip=bad.of(corrections)) if corrections else []
     selection = selection_of(labels, source_kind, tool, split, limit)
     options = SftOptions(loss=loss, branches=branches, category=category, tier=tier, wave=wave)
     left_out: list[str] = []
     avoided: list[Pair] = []
-    with open_source(source, selection, training=True) as opened:
+    with open_source(source, selection, training=True, skip=bad.of(Path(source))) as opened:
         sessions = _avoiding(opened.sessions(), avoid, threshold, avoided) if avoid else opened.sessions()
         records = sft_records(sessions, opened.tools, options, corrections=rows, left_out=left_out)
         counts = write_sft(out, records, openai=openai, force=force)
+    bad.write()
     print_sft(out, counts, left_out, avoided, as_json=as_json)
 
 

@@ -9,10 +9,12 @@ import typer
 
 from firstchair.cli.session_options import (
     AsJson,
+    BadLines,
     CreatedAt,
     Force,
     Labels,
     Limit,
+    SkipBad,
     SourceKind,
     Split,
     UsedTool,
@@ -70,6 +72,7 @@ def build(
     corrections: Annotated[Path | None, typer.Option(help="Corrections to apply at once (JSONL).")] = None,
     ignore_other_sessions: IgnoreOthers = False,
     created_at: CreatedAt = "",
+    skip_bad: SkipBad = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +83,8 @@ def build(
     from firstchair.data.golden import build as build_draft
     from firstchair.data.sources import open_source
 
-    rows = read_corrections(corrections) if corrections else []
+    bad = BadLines(skip_bad, force=force)
+    rows = read_corrections(corrections, skip=bad.of(corrections)) if corrections else []
     selection = selection_of(labels, source_kind, tool, split, limit)
     options = BuildOptions(
         name=name or out.name,
@@ -91,11 +95,12 @@ def build(
         drop_invalid=drop_invalid,
         filters=selection.words(),
     )
-    with open_source(source, selection) as opened:
+    with open_source(source, selection, skip=bad.of(Path(source))) as opened:
         golden = build_draft(opened.sessions(), opened.tools, out, options, force=force)
     others: list[Correction] | None = [] if ignore_other_sessions else None
     if rows:
         golden = correct(out, rows, passed_over=others)
+    bad.write()
     print_summary(golden, passed_over=others, as_json=as_json)
 
 
@@ -106,6 +111,7 @@ def correct_command(
         Path, typer.Argument(help="JSONL of {dp_id, dimension, before, after, evidence, by, why}.")
     ],
     ignore_other_sessions: IgnoreOthers = False,
+    skip_bad: SkipBad = 0,
     as_json: AsJson = False,
 ) -> None:
     """Apply reviewed corrections to a draft. Any that does not fit refuses them all."""
@@ -114,7 +120,9 @@ def correct_command(
     from firstchair.data.golden import correct
 
     others: list[Correction] | None = [] if ignore_other_sessions else None
-    golden = correct(draft, read_corrections(corrections), passed_over=others)
+    bad = BadLines(skip_bad)
+    golden = correct(draft, read_corrections(corrections, skip=bad.of(corrections)), passed_over=others)
+    bad.write()
     print_summary(golden, passed_over=others, as_json=as_json)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from firstchair.cli.session_options import BadLines, SkipBad
 from firstchair.core.errors import ConfigError, UpstreamError
 from firstchair.core.progress import progress
 
@@ -33,6 +34,7 @@ def parity(
         Path | None, typer.Option(help="Sessions file or export directory; without it: built-in cases.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Sessions to read at most.")] = 20,
+    skip_bad: SkipBad = 0,
     model_name: Annotated[str | None, typer.Option(help="Name that the server gives the model.")] = None,
     template: Annotated[str | None, typer.Option(help="Pinned template name or .jinja file, for local mode.")] = None,
     variables: Annotated[
@@ -63,7 +65,7 @@ def parity(
         variables=chosen,
         arguments="verbatim" if arguments == "verbatim" else "respaced",
     )
-    cases = list(decisions(_session_cases(sessions, limit) if sessions else fixture_cases()))
+    cases = list(decisions(_session_cases(sessions, limit, skip_bad) if sessions else fixture_cases()))
     if not cases:
         raise ConfigError(f"{sessions}: no session with a decision; nothing to compare")
     if base_url is None:
@@ -89,17 +91,20 @@ def _variables(text: str) -> dict[str, Any]:
     return value
 
 
-def _session_cases(path: Path, limit: int) -> Sequence[Case]:
+def _session_cases(path: Path, limit: int, skip_bad: int) -> Sequence[Case]:
     from itertools import islice
 
     from firstchair.chat.parity import Case
     from firstchair.traces.session_file import read_catalogs, read_sessions
 
     catalogs = read_catalogs(path)
-    return [
+    bad = BadLines(skip_bad)
+    cases = [
         Case(session.session_id, session.messages, catalogs.get(session.catalog_id, ()))
-        for session in islice(read_sessions(path), limit)
+        for session in islice(read_sessions(path, skip=bad.of(path)), limit)
     ]
+    bad.write()
+    return cases
 
 
 def _run(renderer: Renderer, cases: Sequence[Case], ask: Callable[[Case], Rendered]) -> ParityReport:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from firstchair.core import jsonl
 from firstchair.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ CreatedAt = Annotated[
     str,
     typer.Option("--created-at", help="ISO 8601 time to write down; now, unless given. Equal times, equal bytes."),
 ]
+SkipBad = Annotated[
+    int,
+    typer.Option(
+        "--skip-bad",
+        min=0,
+        help="Pass over up to this many unreadable lines of each JSONL file and list them in NAME.skipped.jsonl.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 CallArguments = Annotated[
     Literal["verbatim", "respaced"] | None,
@@ -36,6 +45,33 @@ CallArguments = Annotated[
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Cut nothing, however long the lines become.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+class BadLines:
+    """What ``--skip-bad`` passes over: an allowance for each file that is read, and the files that list it."""
+
+    def __init__(self, allowed: int, *, force: bool = True):
+        self._allowed, self._force = allowed, force
+        self._taken: list[tuple[Path, jsonl.SkipBad]] = []
+
+    def of(self, path: Path) -> jsonl.SkipBad:
+        """The allowance for ``path``. Raises ``ConfigError`` when its side file is taken."""
+        from firstchair.traces.importing import check_side_file
+
+        side = check_side_file(None, path, several=False, wanted=self._allowed > 0, force=self._force)
+        skip = jsonl.SkipBad(self._allowed)
+        self._taken.append((side, skip))
+        return skip
+
+    def write(self) -> None:
+        """List what was passed over, and say so (on stderr: stdout may be JSON)."""
+        from firstchair.cli.tables import counted
+        from firstchair.traces.importing import write_skipped
+
+        for side, skip in self._taken:
+            if skip.skipped:
+                write_skipped(side, skip.skipped, force=self._force)
+                typer.echo(f"{counted(len(skip.skipped), 'bad line')} passed over, see {side}", err=True)
 
 
 def parse_pairs(pairs: list[str] | None, flag: str) -> dict[str, str]:

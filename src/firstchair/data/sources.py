@@ -10,7 +10,7 @@ from typing import Any
 
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError, DataError
-from firstchair.core.jsonl import read_jsonl
+from firstchair.core.jsonl import SkipBad, read_jsonl
 from firstchair.data.decisions import DecisionPoint, decision_points
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.data.sft import read_sft
@@ -75,11 +75,13 @@ class SessionSource:
 
 
 @contextmanager
-def open_source(where: str, selection: Selection = Selection(), *, training: bool = False) -> Iterator[SessionSource]:
+def open_source(
+    where: str, selection: Selection = Selection(), *, training: bool = False, skip: SkipBad | None = None
+) -> Iterator[SessionSource]:
     """Open a store (URL or SQLite file), an export (directory or ``sessions.jsonl``) or a golden set.
 
-    Raises ``ConfigError`` when there is nothing to open, and for a frozen set with ``training``: nobody trains on
-    the scoreboard.
+    ``skip`` takes unreadable lines of an export; the other two have none. Raises ``ConfigError`` when there is
+    nothing to open, and for a frozen set with ``training``: nobody trains on the scoreboard.
     """
     path = Path(where)
     if "://" in where or _is_sqlite(path):
@@ -101,7 +103,13 @@ def open_source(where: str, selection: Selection = Selection(), *, training: boo
         yield _golden_source(path, selection, training=training)
         return
     tables = read_catalogs(path)
-    yield SessionSource(where, lambda: _limited(read_sessions(path), selection), _lookup(tables, where))
+
+    def exported() -> Iterator[Session]:
+        if skip is not None:
+            skip.skipped.clear()  # streamed once more, the same lines are bad
+        return _limited(read_sessions(path, skip=skip), selection)
+
+    yield SessionSource(where, exported, _lookup(tables, where))
 
 
 def _golden_source(path: Path, selection: Selection, *, training: bool) -> SessionSource:
