@@ -1,7 +1,7 @@
 import pytest
 
-from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message, tool_result
-from firstchair.chat.renderer import TRUNCATED, Renderer
+from firstchair.chat.messages import TRUNCATED, Message, Tool, ToolCall, assistant_message, text_message, tool_result
+from firstchair.chat.renderer import Renderer
 from firstchair.chat.template import pinned
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.testing.tokenizers import FAMILIES, make_renderer, make_tokenizer

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from firstchair.chat.actions import ParsedReply
 from firstchair.chat.formats import tool_call_format
-from firstchair.chat.messages import Message, Tool
+from firstchair.chat.messages import TRUNCATED, Message, Tool
 from firstchair.chat.probes import is_append_only, probe
 from firstchair.chat.prompt_view import PromptView
 from firstchair.chat.template import (
@@ -39,10 +39,6 @@ Policy = Literal["strict", "segment"]
 Arguments = Literal["verbatim", "respaced"]
 """``verbatim``: the JSON text of a call's arguments, byte for byte, where the template takes text. ``respaced``: as
 ``json.dumps`` spaces it, which is what servers write that parse arguments first (vLLM does)."""
-
-TRUNCATED = "truncated"
-"""Key in ``Message.extra``: true on an assistant message that was cut by the token limit. It has no end token
-of its own, so the one that the template writes is not trained."""
 
 
 class Renderer:
@@ -338,6 +334,7 @@ class Renderer:
             spans.append(Span("assistant", index, start, end))
             position, message_position = end, index + 1
             if flags[index]:
+                # A cut message has no end token of its own; the one that the template writes is not trained.
                 if messages[index].extra.get(TRUNCATED) and end > start and ids[end - 1] in self.stop_ids:
                     end -= 1
                 mask[start:end] = [True] * (end - start)
