@@ -119,6 +119,7 @@ def test_a_recording_without_a_server_fails_and_leaves_nothing(tmp_path: Path) -
         ("play", "--n", "1"),
         ("play", "--n", "1", "--teacher", "--base-url", "http://x/v1"),
         ("play", "--n", "1", "--teacher", "--out", "."),
+        ("play", "--n", "1", "--teacher", "--adapter", "."),
     ],
 )
 def test_a_command_line_that_does_not_fit_together_is_refused_before_anything_runs(

@@ -123,6 +123,11 @@ def record(
 def play(
     n: Count = 50,
     model: Annotated[Path | None, typer.Option(help="Directory of a model to load here.")] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(help="PEFT adapter on it: the model/ folder of a LoRA run (--model).")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16 (--model).")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 (--model).")] = "cpu",
     base_url: Annotated[str | None, typer.Option(help="Server of a model; OpenAI's with /v1.")] = None,
     served_model: Annotated[str, typer.Option(help="Its name on that server.")] = "desk-teacher",
     dialect: Annotated[Dialect, typer.Option(help="What that server speaks.")] = Dialect.openai,
@@ -149,14 +154,15 @@ def play(
         raise ConfigError("give exactly one of --model DIR, --base-url URL and --teacher")
     if model is None and arguments is not None:
         raise ConfigError("--arguments is for --model DIR; a server renders its own prompts")
+    if model is None and adapter is not None:
+        raise ConfigError("--adapter is for --model DIR; a server is asked for an adapter by --served-model")
     if out is not None:
         refuse_existing(out, force=force)
     made = make_tasks(n, seed)
 
     async def run() -> list[Episode]:
-        player = _Player(
-            model, arguments, base_url, served_model, dialect, temperature, max_new_tokens, mistake_rate, seed
-        )
+        local = None if model is None else _Local(model, adapter, dtype, device, arguments)
+        player = _Player(local, base_url, served_model, dialect, temperature, max_new_tokens, mistake_rate, seed)
         async with _policy(player) as policy:
             running = run_episodes(
                 DeskEnvironment, made, policy, seed=seed, concurrency=concurrency, max_steps=max_steps
@@ -268,11 +274,27 @@ def _teacher(base_url: str | None, mistake_rate: float, seed: int) -> Iterator[s
 
 
 @dataclass(frozen=True)
+class _Local:
+    """A model to load in this process."""
+
+    model: Path
+    adapter: Path | None
+    dtype: str
+    device: str
+    arguments: Literal["verbatim", "respaced"] | None
+
+    @property
+    def renders(self) -> Path:
+        """The directory whose tokenizer and template the weights were trained with: the adapter's own, if any."""
+        adapter = self.adapter
+        return adapter if adapter is not None and (adapter / "tokenizer.json").is_file() else self.model
+
+
+@dataclass(frozen=True)
 class _Player:
     """Who plays, from the command line."""
 
-    model: Path | None
-    arguments: Literal["verbatim", "respaced"] | None
+    local: _Local | None
     base_url: str | None
     served_model: str
     dialect: Dialect
@@ -291,13 +313,14 @@ async def _policy(player: _Player) -> AsyncIterator[Policy]:
         temperature=player.temperature,
         seed=player.seed if player.temperature else None,
     )
-    if player.model is not None:
+    if player.local is not None:
         from firstchair.chat.trained import trained_renderer
         from firstchair.engines.transformers_engine import TransformersEngine
         from firstchair.rollout.engine_policy import EnginePolicy
 
-        renderer = trained_renderer(player.model, arguments=player.arguments)
-        engine = TransformersEngine(player.model, renderer)
+        local = player.local
+        renderer = trained_renderer(local.renders, arguments=local.arguments)
+        engine = TransformersEngine(local.model, renderer, local.dtype, adapter=local.adapter, device=local.device)
         try:
             yield EnginePolicy(engine, renderer, sampling)
         finally:
