@@ -62,10 +62,10 @@ class Environment(Protocol):
         """Check the present state against the task."""
         ...
 
-    def snapshot(self) -> Any:
+    async def snapshot(self) -> Any:
         """An opaque copy of the whole state."""
         ...
 
-    def restore(self, snapshot: Any) -> None:
+    async def restore(self, snapshot: Any) -> None:
         """Go back to a state taken by ``snapshot``."""
         ...

@@ -58,11 +58,11 @@ class WordEnvironment:
         ok = self._stored == list(self._task.words)
         return Outcome(completed=ok, checks=(Check(name="stored", ok=ok, detail=" ".join(self._stored)),))
 
-    def snapshot(self) -> Any:
+    async def snapshot(self) -> Any:
         """The whole state."""
         return deepcopy((self._task, self._stored, self._turn, self.seed))
 
-    def restore(self, snapshot: Any) -> None:
+    async def restore(self, snapshot: Any) -> None:
         """Back to it."""
         self._task, self._stored, self._turn, self.seed = deepcopy(snapshot)
 

@@ -139,12 +139,12 @@ def test_an_episode_goes_on_from_a_snapshot_as_if_nothing_had_happened():
         async def scenario(task=task, env=env, other=other):
             await env.reset(task, 1)
             await env.step(Teacher().act(env.messages))
-            mark, seen = env.snapshot(), env.messages
+            mark, seen = await env.snapshot(), env.messages
             done = False
             while not done:  # spoil the episode
                 done = (await env.step(reply("Done."))).done
-            env.restore(mark)
-            other.restore(mark)
+            await env.restore(mark)
+            await other.restore(mark)
             assert env.messages == seen
             for one in (env, other):
                 done = False
@@ -243,7 +243,7 @@ def test_misuse_is_refused_with_a_reason():
         with pytest.raises(ConfigError, match="expected a DeskTask"):
             await env.reset({"task_id": "x"}, 0)
         with pytest.raises(BadRequest, match="snapshot"):
-            env.restore({})
+            await env.restore({})
         await env.reset(make_tasks(1, 0)[0], 0)
         with pytest.raises(BadRequest, match="own id"):
             await env.step(

@@ -85,7 +85,7 @@ def test_correcting_the_first_mistake_and_going_on_rightly_completes_the_task():
             action = erring.act(env.messages)
             if dimension_of(action, oracle(env.messages)):
                 branch = DeskEnvironment()
-                branch.restore(env.snapshot())
+                await branch.restore(await env.snapshot())
                 over = False
                 while not over:
                     over = (await branch.step(Teacher().act(branch.messages))).done

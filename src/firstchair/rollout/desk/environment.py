@@ -108,11 +108,11 @@ class DeskEnvironment:
             violations=violations_of(state.messages),
         )
 
-    def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> Snapshot:
         """The episode as it stands; later steps do not change it."""
         return _copy(self._started())
 
-    def restore(self, snapshot: Any) -> None:
+    async def restore(self, snapshot: Any) -> None:
         """Go back to a snapshot, of this or of another instance."""
         if not isinstance(snapshot, Snapshot):
             raise BadRequest(f"found {type(snapshot).__name__}; expected what snapshot() returned", param="snapshot")
