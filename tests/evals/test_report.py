@@ -146,10 +146,14 @@ def test_runs_that_cannot_be_compared_give_no_report(golden, runs, tmp_path):
 
 
 def test_live_episodes_and_prices_are_shown_when_given(golden, runs, tmp_path):
-    alive = Completion(Rate(0.2, 50, 0.1, 0.33, "wilson"), Rate(0.8, 50, 0.67, 0.89, "wilson"))
+    before, after = Rate(0.2, 50, 0.1, 0.33, "wilson"), Rate(0.8, 50, 0.67, 0.89, "wilson")
+    alive = Completion(before, after, errors={"environment.step": 2}, errors_before={"timeout": 1})
     write_report(runs[1], golden, tmp_path / "r.html", runs[0], completion=alive, prices=Prices(1.0, 2.0))
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "80.0%</b> of 50 tasks completed" in page
+    assert (
+        "; 2 failed and are not counted: environment.step; 1 before failed and are not counted: timeout</dd>" in page
+    )
     assert "<tr><td>cost</td>" in page
 
 

@@ -284,7 +284,7 @@ def write_reports(before: Scores, after: Scores, golden: GoldenSet, out: Path) -
     from firstchair.evals.report import write_report
     from firstchair.evals.report_data import Completion as ReportedCompletion
 
-    alive = ReportedCompletion(before.alive.completed, after.alive.completed)
+    alive = ReportedCompletion(before.alive.completed, after.alive.completed, after.alive.errors, before.alive.errors)
     write_report(after.run, golden, out / "report.html", before.run, completion=alive)
 
 

@@ -47,6 +47,9 @@ class Completion(msgspec.Struct, frozen=True):
 
     before: Rate | None
     after: Rate
+    errors: dict[str, int] = {}
+    """Reason → episodes that failed by no fault of the model, and are in no rate."""
+    errors_before: dict[str, int] = {}
 
 
 class ReportData(msgspec.Struct, frozen=True, kw_only=True):
