@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import read_jsonl
+from firstchair.core.model_dirs import not_a_model
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.engines.base import Engine, Request
 from firstchair.evals.replay import ReplayOptions, replay_async
@@ -75,7 +76,7 @@ def open_candidate(options: CandidateOptions, golden: GoldenSet) -> tuple[Engine
 def _transformers(options: CandidateOptions) -> tuple[Engine, Renderer | None]:
     directory = Path(options.model)
     if not directory.is_dir():
-        raise ConfigError(f"--model {options.model}: no such directory; expected a saved model")
+        raise not_a_model(directory, "config.json")
     from firstchair.engines.transformers_engine import TransformersEngine
 
     adapter = Path(options.adapter) if options.adapter else None
