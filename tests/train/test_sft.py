@@ -1,4 +1,5 @@
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -234,6 +235,36 @@ def test_an_adapter_is_not_a_base(recipe_of):
     (result.model_dir / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="an adapter, not a model; merge it first"):
         load_base(result.model_dir, precision="fp32", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("change", [lambda raw: raw[: len(raw) // 2], lambda raw: b"junk" * 100, lambda raw: b""])
+def test_weights_that_are_cut_or_junk_are_named(model_dir, tmp_path, change):
+    copy = tmp_path / "model"
+    shutil.copytree(model_dir, copy)
+    weights = copy / "model.safetensors"
+    weights.write_bytes(change(weights.read_bytes()))
+    with pytest.raises(ConfigError, match=r"model\.safetensors: not whole safetensors: .*; copy or export the file"):
+        load_base(copy, precision="fp32", device=torch.device("cpu"))
+
+
+def test_pytorch_weights_that_are_junk_are_an_error_of_the_model(model_dir, tmp_path):
+    copy = tmp_path / "model"
+    shutil.copytree(model_dir, copy)
+    (copy / "model.safetensors").unlink()
+    (copy / "pytorch_model.bin").write_bytes(b"junk" * 100)
+    with pytest.raises(ConfigError, match="model: the model cannot be loaded"):
+        load_base(copy, precision="fp32", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_merging_a_broken_adapter_names_the_file(model_dir, tmp_path, name):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(model_dir)}
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "r": 2, "target_modules": ["q_proj"]}))
+    (adapter / name).write_bytes(b"junk")
+    with pytest.raises(ConfigError, match=rf"{name}: not .*; copy or export the file again"):
+        merge_adapter(adapter, tmp_path / "merged")
 
 
 def test_merging_without_the_base_says_how_to_name_it(recipe_of, tmp_path):

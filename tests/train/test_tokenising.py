@@ -197,12 +197,23 @@ def test_an_empty_file_gives_an_empty_set(build, tmp_path):
     assert len(build(path)) == 0
 
 
+@pytest.mark.parametrize("change", [lambda raw: raw[:-8], lambda raw: bytes([raw[0] ^ 1]) + raw[1:]])
 @pytest.mark.parametrize("file", ["ids.i32", "mask.u8", "offsets.i64"])
-def test_token_files_of_another_size_are_refused(build, corpus, tmp_path, file):
+def test_changed_token_files_are_refused(build, corpus, tmp_path, file, change):
     build(corpus)
     path = tmp_path / "tokens" / file
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(IntegrityError, match="delete the folder"):
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(IntegrityError, match=f"{file}: bytes differ from those written; delete the folder"):
+        build(corpus)
+
+
+def test_token_files_without_checksums_are_refused(build, corpus, tmp_path):
+    build(corpus)
+    path = tmp_path / "tokens" / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    del manifest["files"]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(IntegrityError, match="missing required field `files`; delete the folder"):
         TokenSet.open(tmp_path / "tokens")
 
 

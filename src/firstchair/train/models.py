@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from firstchair.chat.renderer import Renderer
@@ -20,6 +22,19 @@ from firstchair.train.config import FullMethod, LoraMethod
 from firstchair.train.norms import speed_up_norms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    ImportError,
+    EOFError,
+    pickle.UnpicklingError,
+    SafetensorError,
+)
+"""What transformers and PEFT raise for files that they cannot read."""
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -62,11 +77,22 @@ def load_base(directory: Path, *, precision: str, device: torch.device) -> Any:
                 attn_implementation=attention.install(),
                 local_files_only=True,
             )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except UNREADABLE as error:
+        _refuse_broken_weights(directory)
         raise ConfigError(f"{directory}: the model cannot be loaded: {error}") from None
     model = model.to(device).train()
     speed_up_norms(model)
     return model
+
+
+def _refuse_broken_weights(directory: Path) -> None:
+    """Raise ``ConfigError`` for a weight file that is cut short or is something else; transformers names none."""
+    for file in sorted(directory.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file}: not whole safetensors: {error}; copy or export the file again") from None
 
 
 def apply_method(model: Any, method: FullMethod | LoraMethod, *, gradient_checkpointing: bool) -> Any:
@@ -112,8 +138,6 @@ def export_model(
     Full weights go out as ``precision``; adapters stay in the type they were trained in. Raises ``RunFailed`` when
     the disk refuses, or when what was written does not read back as what is in memory.
     """
-    from safetensors import SafetensorError, safe_open
-
     tensors: dict[str, torch.Tensor] = {}
     try:
         with atomic_dir(directory, force=force) as temporary, quiet_loading():
@@ -167,15 +191,24 @@ def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: 
     config = adapter / "adapter_config.json"
     if not config.is_file():
         raise ConfigError(f"{adapter}: no adapter_config.json; expected the model/ folder of a LoRA run")
-    base = base or Path(json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
+    base = base or _base_of(config)
     if not (base / "config.json").is_file():
         raise ConfigError(f"{adapter}: its base {base} is not here; pass --base with the base model's directory")
     model = load_base(base, precision="fp32", device=torch.device("cpu"))
     try:
         with quiet_loading():
             merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except UNREADABLE as error:
+        _refuse_broken_weights(adapter)
         raise ConfigError(f"{adapter}: does not fit {base}: {error}") from None
     has_tokenizer = (adapter / "tokenizer.json").is_file()
     renderer = trained_renderer(adapter if has_tokenizer else base)
     export_model(merged, renderer, out, precision=stored_precision(base), force=force)
+
+
+def _base_of(config: Path) -> Path:
+    """The base model that an ``adapter_config.json`` remembers."""
+    try:
+        return Path(json.loads(config.read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{config}: not the JSON of an adapter: {error}; copy or export the file again") from None

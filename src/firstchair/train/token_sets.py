@@ -1,6 +1,6 @@
 """SFT records as tokens on disk: rendered and tokenised once, read by memory map, so memory does not grow with data.
 
-<directory>/manifest.json   what it was made from (data hash, template hash, limits) and the counts
+<directory>/manifest.json   what it was made from (data hash, template hash, limits), the counts, sha256 of each file
             ids.i32         token ids of all rows, end to end
             mask.u8         1 where the token is trained
             offsets.i64     where each row begins; one entry more than rows
@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firstchair.core.errors import IntegrityError
+from firstchair.core.hashing import sha256_file
 from firstchair.core.jsontext import content_id
 from firstchair.train.config import OverLong
 from firstchair.train.examples import Example
 
-FORMAT = "firstchair-tokens/1"
+FORMAT = "firstchair-tokens/2"
+FILES = ("ids.i32", "mask.u8", "offsets.i64")
 
 
 class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,8 @@ class TokenManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     source: TokenSource
     counts: TokenCounts
+    files: dict[str, str]
+    """File → sha256 of its bytes, for each of ``FILES``."""
 
 
 class TokenSet:
@@ -75,14 +79,15 @@ class TokenSet:
 
     def __init__(self, directory: Path, manifest: TokenManifest):
         self.directory, self.counts, self.source = directory, manifest.counts, manifest.source
-        self.offsets: NDArray[np.int64] = np.fromfile(directory / "offsets.i64", np.int64)
-        tokens = int(self.offsets[-1]) if len(self.offsets) else -1
-        sizes = {"ids.i32": 4 * tokens, "mask.u8": tokens}
-        for name, size in sizes.items():
-            if tokens != self.counts.tokens or (directory / name).stat().st_size != size:
+        for name in FILES:
+            # Changed ids would train to plausible but wrong losses, so the bytes count, not only their number.
+            if sha256_file(directory / name) != manifest.files.get(name):
                 raise IntegrityError(
-                    "not the size that the manifest says; delete the folder", path=str(directory / name)
+                    "bytes differ from those written; delete the folder, and it is made again",
+                    path=str(directory / name),
                 )
+        self.offsets: NDArray[np.int64] = np.fromfile(directory / "offsets.i64", np.int64)
+        tokens = int(self.offsets[-1])
         self._ids, self._mask = np.zeros(0, np.int32), np.zeros(0, np.bool_)
         if tokens:  # an empty file cannot be mapped
             self._ids = np.memmap(directory / "ids.i32", np.int32, "r", shape=(tokens,))
@@ -90,13 +95,13 @@ class TokenSet:
 
     @classmethod
     def open(cls, directory: Path) -> TokenSet:
-        """Open a finished set; raises ``IntegrityError`` when a file is missing or has the wrong size."""
+        """Open a finished set; raises ``IntegrityError`` when a file is missing or its bytes changed."""
         try:
             manifest = msgspec.json.decode((directory / "manifest.json").read_bytes(), type=TokenManifest)
             return cls(directory, manifest)
         except (OSError, msgspec.DecodeError, ValueError) as error:
             raise IntegrityError(
-                f"not readable as token files: {error}; delete the folder", path=str(directory)
+                f"not readable as token files: {error}; delete the folder, and it is made again", path=str(directory)
             ) from None
 
     def __len__(self) -> int:

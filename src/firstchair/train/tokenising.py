@@ -26,7 +26,7 @@ from firstchair.data.sft import record_from_row
 from firstchair.train.config import SftData
 from firstchair.train.examples import Example
 from firstchair.train.fitting import Fit, fit_row
-from firstchair.train.token_sets import TokenCounts, TokenManifest, TokenSet, TokenSource
+from firstchair.train.token_sets import FILES, TokenCounts, TokenManifest, TokenSet, TokenSource
 
 ProgressMaker = Callable[..., AbstractContextManager[Progress]]
 """Opens a progress bar: ``(title, total, unit=…)``."""
@@ -106,7 +106,8 @@ def build_token_set(
                         row.loss_mask.tofile(mask)
                         offsets.append(offsets[-1] + len(row.ids))
         np.array(offsets, np.int64).tofile(temporary / "offsets.i64")
-        manifest = TokenManifest(source=rules.source, counts=counts)
+        sums = {name: sha256_file(temporary / name) for name in FILES}
+        manifest = TokenManifest(source=rules.source, counts=counts, files=sums)
         write_text(temporary / "manifest.json", msgspec.json.encode(manifest).decode() + "\n")
     return TokenSet.open(directory)
 
