@@ -9,7 +9,7 @@ from firstchair.chat.renderer import Renderer
 from firstchair.chat.trained import write_rendering
 from firstchair.cli.evals import app
 from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed
-from firstchair.data.golden import BuildOptions, FreezeOptions, build, freeze
+from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, build, freeze
 from firstchair.evals.run_record import ROWS, load_run
 from firstchair.evals.verdict import score
 from firstchair.testing.fault_server import Answer, FaultServer
@@ -81,6 +81,49 @@ def test_a_run_is_scored_again_without_a_model(golden, tmp_path):
     assert load_run(tmp_path / "again").rows == load_run(tmp_path / "run").rows
     with pytest.raises(ConfigError, match="exists"):
         run("score", tmp_path / "run", "--out", tmp_path / "again")
+
+
+def test_only_scoring_takes_another_golden_set_than_the_runs(golden, tmp_path):
+    run("replay", golden, "--engine", "scripted", "--model", "gold", "--out", tmp_path / "run")
+    when = "2026-02-03T00:00:00Z"
+    sessions = [trip_session(number) for number in range(7)]
+    build(
+        sessions, lambda _: trip_tools(), tmp_path / "wider", BuildOptions(name="w", created_at=when, verified=True)
+    )
+    catalog = Catalog.from_tools("trips", trip_tools()).model_copy(update={"verified": True})
+    freeze(tmp_path / "wider", tmp_path / "other", FreezeOptions(catalog=catalog, scorer=score, created_at=when))
+    was, other = (GoldenSet.load(tmp_path / name).set_sha256[:12] for name in ("golden", "other"))
+    says = f"found the golden set {other}….* was scored by {was}….*eval score"
+    report = ("report", tmp_path / "run", "--out", tmp_path / "r.html")
+    judge = ("judge", tmp_path / "run", "--engine", "scripted", "--model", "gold")
+    for command in (report, ("compare", tmp_path / "run", tmp_path / "run"), judge):
+        with pytest.raises(ConfigError, match=says):
+            run(*command, "--golden", tmp_path / "other")
+    run("score", tmp_path / "run", "--golden", tmp_path / "other", "--out", tmp_path / "again")
+    run("report", tmp_path / "again", "--out", tmp_path / "again.html")
+    shutil.rmtree(golden)
+    shutil.move(tmp_path / "other", golden)  # swapped at the path that the run names
+    with pytest.raises(ConfigError, match=says):
+        run(*report)
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay", "g", "--model", "m", "--out", "o", "--seed", "-1"],
+        ["replay", "g", "--model", "m", "--out", "o", "--temperature", "inf"],
+        ["replay", "g", "--model", "m", "--out", "o", "--temperature", "nan"],
+        ["replay", "g", "--model", "m", "--out", "o", "--top-p", "nan"],
+        ["compare", "a", "b", "--seed", "-1"],
+        ["labels", "draw", "a", "--out", "o", "--seed", "-1"],
+        ["report", "a", "--out", "r.html", "--price-in", "inf", "--price-out", "1"],
+    ],
+)
+def test_a_number_that_cannot_be_used_is_refused_at_its_option(arguments):
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2
+    assert "Invalid value" in found.output
 
 
 def test_a_missing_reply_is_an_engine_error_and_not_a_failure_of_the_model(golden, tmp_path):

@@ -44,7 +44,7 @@ def split_command(
     fractions: Annotated[
         list[str] | None, typer.Option("--part", metavar="NAME=FRACTION", help="A part; give at least two.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal splits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal splits.")] = 0,
     labels: Labels = None,
     source_kind: SourceKind = "",
     tool: UsedTool = "",

@@ -18,7 +18,7 @@ def demo(
     episodes: Annotated[int, typer.Option(min=1, help="Live episodes, before and after.")] = 60,
     mistake_rate: Annotated[float, typer.Option(min=0.0, max=0.5, help="How often the teacher errs.")] = 0.04,
     epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the training sessions.")] = 1.5,
-    seed: Annotated[int, typer.Option(help="Seed of the tasks, the recordings and the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the tasks, the recordings and the training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:
     """Record a teacher, freeze a golden set, train a tiny model, show what changed: five minutes on two cores."""

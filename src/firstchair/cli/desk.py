@@ -32,7 +32,7 @@ class Dialect(StrEnum):
 
 
 Count = Annotated[int, typer.Option("--n", min=1, help="How many tasks.")]
-Seed = Annotated[int, typer.Option(help="Seed of the tasks, the world and the teacher's mistakes.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the tasks, the world and the teacher's mistakes.")]
 MistakeRate = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the teacher's actions that break the policy.")
 ]

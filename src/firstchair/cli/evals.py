@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
     from firstchair.data.golden import GoldenSet
     from firstchair.evals.metrics import Prices
     from firstchair.evals.run_record import Run
+
+
+def _finite(value: float | None) -> float | None:
+    """``min`` and ``max`` of an option let ``nan`` pass, and ``inf`` where there is no ``max``."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"found {value}; expected a finite number")
+    return value
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,10 +79,10 @@ def replay(
     ] = False,
     salvage: Annotated[bool, typer.Option("--salvage", help="Also read wrong habits of calling; marked.")] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
-    sampling_seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0.0, callback=_finite, help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, callback=_finite)] = 1.0,
+    sampling_seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampling.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap intervals.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many decisions.")] = None,
     keep_ids: Annotated[bool, typer.Option("--keep-ids", help="Store token ids and log-probabilities.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on with an unfinished run in OUT.")] = True,
@@ -139,7 +148,7 @@ def compare(
         bool, typer.Option("--across-serving", help="Compare although the two were served differently.")
     ] = False,
     golden: Golden = None,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs decision by decision; refuses runs that are not comparable."""
@@ -162,10 +171,15 @@ def report(
     across_serving: Annotated[
         bool, typer.Option("--across-serving", help="Compare although the two were served differently.")
     ] = False,
-    price_in: Annotated[float | None, typer.Option(min=0.0, help="US dollars per million prompt tokens.")] = None,
-    price_out: Annotated[float | None, typer.Option(min=0.0, help="US dollars per million output tokens.")] = None,
+    price_in: Annotated[
+        float | None, typer.Option(min=0.0, callback=_finite, help="US dollars per million prompt tokens.")
+    ] = None,
+    price_out: Annotated[
+        float | None, typer.Option(min=0.0, callback=_finite, help="US dollars per million output tokens.")
+    ] = None,
     price_cached: Annotated[
-        float | None, typer.Option(min=0.0, help="US dollars per million prompt tokens from the cache.")
+        float | None,
+        typer.Option(min=0.0, callback=_finite, help="US dollars per million prompt tokens from the cache."),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -208,7 +222,7 @@ def score(
     from firstchair.evals.run_record import load_run
 
     before = load_run(run)
-    print_run(rescore(before, _golden_of(before, golden), out, force=force), as_json=as_json)
+    print_run(rescore(before, _golden_at(before, golden), out, force=force), as_json=as_json)
 
 
 @app.command()
@@ -260,7 +274,7 @@ def labels_draw(
     run: RunDir,
     out: Annotated[Path, typer.Option(help="JSONL to fill in: set `right` to true or false.")],
     n: Annotated[int, typer.Option(min=1, help="How many decisions.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     decided: Annotated[bool, typer.Option("--decided", help="Draw among all decisions, to check code too.")] = False,
     force: Force = False,
 ) -> None:
@@ -304,7 +318,20 @@ def _has_golden(run: Run) -> bool:
 
 
 def _golden_of(run: Run, path: Path | None) -> GoldenSet:
-    """The golden set of a run, where it lies now."""
+    """The golden set that a run was scored by. Another one is refused: its gold is not what the rows answer to."""
+    golden = _golden_at(run, path)
+    wanted = run.record.golden.set_sha256
+    if golden.set_sha256 != wanted:
+        raise ConfigError(
+            f"{golden.path}: found the golden set {golden.set_sha256[:12]}…; {run.path} was scored by "
+            f"{wanted[:12]}…; give that one with --golden, or score the run by this one first: firstchair eval score RUN "
+            f"--golden {golden.path} --out NEW"
+        )
+    return golden
+
+
+def _golden_at(run: Run, path: Path | None) -> GoldenSet:
+    """The golden set at ``path``, or where the run's own was."""
     if path is None and not _has_golden(run):
         raise ConfigError(
             f"the golden set of {run.path} is no longer at {run.record.golden.path or '(unknown)'}; say where with "
