@@ -393,3 +393,40 @@ def test_unreadable_lines_are_passed_over_and_listed_when_asked(run, export, cor
     assert (code, len(json.loads(out)["session_ids"])) == (0, 12)
     assert run("golden", "correct", "draft", corrections)[0] == 2
     assert run("golden", "correct", "draft", corrections, "--skip-bad", 1)[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["file", "store"])
+def test_comparing_with_nothing_is_no_leakage_check(run, store, catalog, tmp_path, kind):
+    nothing = tmp_path / "nothing"
+    if kind == "file":
+        nothing.write_text("")
+    else:
+        TraceStore.open(nothing).close()
+    draft, out = tmp_path / "draft", tmp_path / "out"
+    run("golden", "build", store, "--out", draft, "--limit", 3)
+    for arguments in (
+        ("golden", "freeze", draft, "--out", out, "--catalog", catalog, "--against", nothing),
+        ("data", "sft", store, "--out", out, "--avoid", nothing),
+    ):
+        code, _, err = run(*arguments)
+        assert (code, f"{nothing}: no conversation in it, so nothing was compared" in err) == (2, True)
+        assert not out.exists()
+
+
+def test_building_with_a_correction_that_does_not_fit_writes_nothing(run, store, corrections, tmp_path):
+    draft = tmp_path / "draft"
+    build = ("golden", "build", store, "--out", draft, "--corrections", corrections)
+    code, _, err = run(*build, "--limit", 3)
+    assert (code, "not in the draft" in err, draft.exists()) == (2, True, False)
+    assert run(*build)[0] == 0
+    before = (draft / "manifest.json").read_bytes()
+    assert run(*build, "--limit", 3, "--force")[0] == 2
+    assert (draft / "manifest.json").read_bytes() == before
+
+
+def test_correcting_with_an_empty_file_is_refused(run, store, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    run("golden", "build", store, "--out", tmp_path / "draft", "--limit", 3)
+    for command in ("correct", "accept"):
+        code, _, err = run("golden", command, tmp_path / "draft", tmp_path / "empty.jsonl")
+        assert (code, "empty.jsonl: no " in err) == (2, True)

@@ -1,4 +1,5 @@
 import json
+import threading
 from pathlib import Path
 
 import msgspec
@@ -282,3 +283,25 @@ def test_what_was_handed_over_at_the_start_is_context_and_not_decided_here(tmp_p
     golden = GoldenSet.load(draft(tmp_path, [session]), draft=True)
     assert golden.sessions["trip-1"] == session
     assert [decision.dp_id for decision in golden.decisions] == ["trip-1:0", "trip-1:1"]
+
+
+def test_of_two_reviewers_at_once_neither_is_lost(tmp_path):
+    path = draft(tmp_path, [trip_session(0), trip_session(1, mistake=True)])
+    by_id = {decision.dp_id: decision for decision in GoldenSet.load(path, draft=True).decisions}
+    kept = msgspec.to_builtins(spec_of(by_id["trip-0:3"].observed))
+    other = correction(dp_id="trip-0:3", dimension="confirmed", before=kept, after=kept)
+    second = threading.Thread(target=correct, args=(path, [other]))
+
+    class Slow(list[Correction]):
+        """Corrections that the other reviewer overtakes, if anything lets them."""
+
+        def __iter__(self):
+            if second.ident is None:
+                second.start()
+                second.join(0.3)
+            return super().__iter__()
+
+    correct(path, Slow([correction()]))
+    second.join()
+    applied = GoldenSet.load(path, draft=True).manifest.corrections
+    assert {row.dp_id for row in applied} == {"trip-0:3", "trip-1:3"}

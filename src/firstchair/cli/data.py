@@ -83,13 +83,9 @@ def audit(
 ) -> None:
     """Find near-duplicates in a set, or leakage between two. Exit code 1 when there is any."""
     from firstchair.cli.data_view import print_pairs
-    from firstchair.core.errors import DataError
     from firstchair.data.audit import audit_sources
 
     found = audit_sources(left, right, threshold)
-    for where, count in ((left, found.left), (right, found.right)):
-        if where and not count:
-            raise DataError("no conversation in it, so nothing was compared", path=where)
     print_pairs(found, show=show, wide=wide, as_json=as_json)
     if found.pairs:
         raise typer.Exit(1)

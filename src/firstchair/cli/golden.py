@@ -79,7 +79,7 @@ def build(
     """Build a draft from recorded sessions."""
     from firstchair.cli.golden_view import print_summary
     from firstchair.data.corrections import read_corrections
-    from firstchair.data.golden import BuildOptions, correct
+    from firstchair.data.golden import BuildOptions
     from firstchair.data.golden import build as build_draft
     from firstchair.data.sources import open_source
 
@@ -95,11 +95,11 @@ def build(
         drop_invalid=drop_invalid,
         filters=selection.words(),
     )
-    with open_source(source, selection, skip=bad.of(Path(source))) as opened:
-        golden = build_draft(opened.sessions(), opened.tools, out, options, force=force)
     others: list[Correction] | None = [] if ignore_other_sessions else None
-    if rows:
-        golden = correct(out, rows, passed_over=others)
+    with open_source(source, selection, skip=bad.of(Path(source))) as opened:
+        golden = build_draft(
+            opened.sessions(), opened.tools, out, options, corrections=rows, passed_over=others, force=force
+        )
     bad.write()
     print_summary(golden, passed_over=others, as_json=as_json)
 
@@ -116,12 +116,16 @@ def correct_command(
 ) -> None:
     """Apply reviewed corrections to a draft. Any that does not fit refuses them all."""
     from firstchair.cli.golden_view import print_summary
+    from firstchair.core.errors import DataError
     from firstchair.data.corrections import read_corrections
     from firstchair.data.golden import correct
 
     others: list[Correction] | None = [] if ignore_other_sessions else None
     bad = BadLines(skip_bad)
-    golden = correct(draft, read_corrections(corrections, skip=bad.of(corrections)), passed_over=others)
+    rows = read_corrections(corrections, skip=bad.of(corrections))
+    if not rows:
+        raise DataError("no correction in it, so nothing would be changed", path=str(corrections))
+    golden = correct(draft, rows, passed_over=others)
     bad.write()
     print_summary(golden, passed_over=others, as_json=as_json)
 
@@ -134,10 +138,14 @@ def accept_command(
 ) -> None:
     """Add alternatives that also count as right: another action, or looser matchers for gold's arguments."""
     from firstchair.cli.golden_view import print_summary
+    from firstchair.core.errors import DataError
     from firstchair.data.alternatives import read_alternatives
     from firstchair.data.golden import accept
 
-    print_summary(accept(draft, read_alternatives(alternatives)), as_json=as_json)
+    rows = read_alternatives(alternatives)
+    if not rows:
+        raise DataError("no alternative in it, so nothing would be changed", path=str(alternatives))
+    print_summary(accept(draft, rows), as_json=as_json)
 
 
 @app.command()

@@ -166,15 +166,22 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def conversation_texts(where: str) -> Iterator[tuple[str, str]]:
-    """Id and compared text of every conversation in a source of sessions, or in a file of SFT records."""
-    path = Path(where)
+    """Id and compared text of every conversation in a source of sessions, or in a file of SFT records.
+
+    Raises ``DataError`` when there is none: comparing with nothing finds nothing, and would pass for a check.
+    """
+    path, empty = Path(where), True
     if path.is_file() and not _is_sqlite(path) and _holds_sft(path):
         for record in read_sft(path):
+            empty = False
             yield record.id, conversation_text(record.messages)
-        return
-    with open_source(where) as source:
-        for session in source.sessions():
-            yield session.session_id, conversation_text(session.messages)
+    else:
+        with open_source(where) as source:
+            for session in source.sessions():
+                empty = False
+                yield session.session_id, conversation_text(session.messages)
+    if empty:
+        raise DataError("no conversation in it, so nothing was compared", path=where)
 
 
 def _holds_sft(path: Path) -> bool:

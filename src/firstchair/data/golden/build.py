@@ -19,7 +19,7 @@ from firstchair.data.decisions import DecisionPoint, decision_points
 from firstchair.data.golden.checks import point_problem
 from firstchair.data.golden.golden_set import CatalogRow, GoldenSet
 from firstchair.data.golden.manifest import Manifest
-from firstchair.data.golden.write import write_set
+from firstchair.data.golden.write import alone, write_set
 from firstchair.traces.session import Session, catalog_id_of, turns_of
 
 GoldPolicy = Literal["observed", "none"]
@@ -53,12 +53,14 @@ def build(
     out: Path,
     options: BuildOptions,
     *,
+    corrections: Sequence[Correction] = (),
+    passed_over: list[Correction] | None = None,
     force: bool = False,
 ) -> GoldenSet:
-    """Write the draft of a golden set to the directory ``out``.
+    """Write the draft of a golden set to the directory ``out``, with ``corrections`` applied as ``correct`` does.
 
     ``tools`` gives the tools of a catalog id. Sessions without an assistant message are refused, as are two with one
-    id. Raises ``DataError`` naming the session.
+    id. Raises ``DataError`` naming the session or the correction; nothing is written then.
     """
     refuse_existing(out, force=force)
     chosen, policy, dedup = _choose(sessions, tools, options)
@@ -86,7 +88,11 @@ def build(
         dedup=dedup,
     )
     ordered = dict(sorted(catalogs.items()))
-    return write_set(GoldenSet(manifest, kept_sessions, tuple(decisions), ordered), out, force=force)
+    golden = GoldenSet(manifest, kept_sessions, tuple(decisions), ordered)
+    if corrections:
+        golden = _corrected(golden, corrections, out, passed_over)
+    with alone(out):
+        return write_set(golden, out, force=force)
 
 
 def correct(
@@ -98,7 +104,14 @@ def correct(
     there. Raises ``DataError`` with field and dp_id when one does not fit, and when all are of other sessions; the
     draft is then unchanged.
     """
-    golden = _load_draft(draft)
+    with alone(draft):
+        golden = _corrected(_load_draft(draft), corrections, draft, passed_over)
+        return write_set(golden, draft, force=True)
+
+
+def _corrected(
+    golden: GoldenSet, corrections: Sequence[Correction], draft: Path, passed_over: list[Correction] | None
+) -> GoldenSet:
     own = [row for row in corrections if row.session_id in golden.sessions]
     others = [row for row in corrections if row.session_id not in golden.sessions]
     if others and (passed_over is None or not own):
@@ -113,7 +126,7 @@ def correct(
         passed_over += others
     decisions = apply_corrections(golden.decisions, own)
     manifest = msgspec.structs.replace(golden.manifest, corrections=(*golden.manifest.corrections, *own))
-    return write_set(GoldenSet(manifest, golden.sessions, decisions, golden.catalogs), draft, force=True)
+    return GoldenSet(manifest, golden.sessions, decisions, golden.catalogs)
 
 
 def accept(draft: Path, alternatives: Sequence[Alternative]) -> GoldenSet:
@@ -121,10 +134,12 @@ def accept(draft: Path, alternatives: Sequence[Alternative]) -> GoldenSet:
 
     Raises ``DataError`` with field and dp_id when one does not fit; the draft is then unchanged.
     """
-    golden = _load_draft(draft)
-    decisions = apply_alternatives(golden.decisions, alternatives)
-    manifest = msgspec.structs.replace(golden.manifest, alternatives=(*golden.manifest.alternatives, *alternatives))
-    return write_set(GoldenSet(manifest, golden.sessions, decisions, golden.catalogs), draft, force=True)
+    with alone(draft):
+        golden = _load_draft(draft)
+        decisions = apply_alternatives(golden.decisions, alternatives)
+        recorded = (*golden.manifest.alternatives, *alternatives)
+        manifest = msgspec.structs.replace(golden.manifest, alternatives=recorded)
+        return write_set(GoldenSet(manifest, golden.sessions, decisions, golden.catalogs), draft, force=True)
 
 
 def _load_draft(path: Path) -> GoldenSet:

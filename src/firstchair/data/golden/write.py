@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,6 +19,23 @@ from firstchair.data.golden.manifest import CATALOGS, MANIFEST, SESSIONS, Counts
 
 NO_GOLD = "(no gold)"
 FINAL_REPLY = "final_reply"
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the set at ``path`` (where there is one) from reading it until it is replaced.
+
+    Another who changes the set waits and then reads the new one, so that of two reviewers at once neither is lost.
+    """
+    manifest = path / MANIFEST
+    while manifest.is_file():
+        with manifest.open("r+b" if os.access(manifest, os.W_OK) else "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            # Replaced while this one waited: the lock is then on a file that is gone, and the new one is free.
+            if manifest.is_file() and os.path.samestat(os.fstat(held.fileno()), manifest.stat()):
+                yield
+                return
+    yield
 
 
 def write_set(golden: GoldenSet, path: Path, *, force: bool = False) -> GoldenSet:
