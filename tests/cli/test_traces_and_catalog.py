@@ -264,3 +264,36 @@ def test_ls_says_labels_as_filters_take_them_and_what_only_the_shown_ones_share(
     one = ("--store", "more.db", "--session", "trip-1")
     assert "1 session written to" in run(traces_cli.app, "export", "one", *one)
     assert "1 session deleted" in run(traces_cli.app, "delete", *one, "--yes")
+
+
+@pytest.mark.parametrize("flags", [(), ("--as-it-goes",)])
+@pytest.mark.parametrize(("given", "list_name"), [((), "x.json.skipped.jsonl"), (("--skipped-file", "bad"), "bad")])
+def test_files_of_one_name_share_a_list_of_bad_records(imported, flags, given, list_name):
+    for place in ("a", "b"):
+        Path(place).mkdir()
+        Path(place, "x.json").write_text(json.dumps([{"task_id": place}, trajectory(ord(place))]))
+    run(
+        traces_cli.app,
+        *("import", "a/x.json", "b/x.json", "--format", "tau", "--store", "x.db", "--skip-bad", 1, *flags, *given),
+    )
+    rows = [json.loads(line) for line in Path(list_name).read_text().splitlines()]
+    assert [row["path"].partition("[")[0] for row in rows] == ["a/x.json", "b/x.json"]
+
+
+@pytest.mark.parametrize("taken", ["mixed.json", "tools.json", "mixed.db", "traces.db"])
+def test_a_list_of_bad_records_never_replaces_a_recording_or_the_store(imported, taken):
+    Path("mixed.json").write_text(json.dumps([{"task_id": 8}, trajectory(9)]))
+    before = Path(taken).read_bytes() if Path(taken).exists() else None
+    command = ("import", "mixed.json", "--format", "tau", "--tools", "tools.json", "--skip-bad", 1)
+    store = ("--store", "mixed.db") if taken == "mixed.db" else ()
+    with pytest.raises(ConfigError, match="in use itself"):
+        run(traces_cli.app, *command, *store, "--skipped-file", taken, "--force")
+    assert (Path(taken).read_bytes() if Path(taken).exists() else None) == before
+
+
+def test_a_list_that_cannot_be_written_keeps_nothing_of_the_import(imported):
+    Path("mixed.json").write_text(json.dumps([{"task_id": 8}, trajectory(9)]))
+    command = ("import", "mixed.json", "--format", "tau", "--store", "mixed.db", "--skip-bad", 1)
+    with pytest.raises(ConfigError, match=r"tools\.json is a file"):
+        run(traces_cli.app, *command, "--skipped-file", "tools.json/below")
+    assert json.loads(run(traces_cli.app, "ls", "--store", "mixed.db", "--json")) == []

@@ -15,7 +15,7 @@ import pytest
 from firstchair.core.errors import ConfigError, DataError, RunFailed
 from firstchair.core.jsonl import MAX_LINE_BYTES, SkipBad, read_jsonl
 from firstchair.traces.importers import ImportOptions
-from firstchair.traces.importing import check_side_file, import_file, write_skipped
+from firstchair.traces.importing import check_side_files, import_file, write_skipped
 from firstchair.traces.store import TraceStore
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -113,9 +113,9 @@ def test_the_side_file_lists_places_and_reasons_and_is_not_overwritten(tmp_path)
     rows = [row for _, row in read_jsonl(path)]
     assert rows[0] == {"path": "in.jsonl", "line": 3, "field": "id", "reason": "why"}
     with pytest.raises(ConfigError, match="--force"):
-        check_side_file(path, tmp_path / "in.jsonl", several=False, wanted=True, force=False)
-    with pytest.raises(ConfigError, match="--skipped-file"):
-        check_side_file(path, tmp_path / "in.jsonl", several=True, wanted=True, force=False)
+        check_side_files([path], [tmp_path / "in.jsonl"], force=False)
+    with pytest.raises(ConfigError, match="is in use itself"):
+        check_side_files([path], [tmp_path / "in.jsonl", tmp_path / "x" / ".." / "side.jsonl"], force=True)
 
 
 @pytest.mark.parametrize("format_name", ["openai", "anthropic", "conversations", "tau", "otel", "firstchair"])

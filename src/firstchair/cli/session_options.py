@@ -52,26 +52,27 @@ class BadLines:
 
     def __init__(self, allowed: int, *, force: bool = True):
         self._allowed, self._force = allowed, force
+        self._paths: list[Path] = []
         self._taken: list[tuple[Path, jsonl.SkipBad]] = []
 
     def of(self, path: Path) -> jsonl.SkipBad:
         """The allowance for ``path``. Raises ``ConfigError`` when its side file is taken."""
-        from firstchair.traces.importing import check_side_file
+        from firstchair.traces.importing import check_side_files, side_file
 
-        side = check_side_file(None, path, several=False, wanted=self._allowed > 0, force=self._force)
         skip = jsonl.SkipBad(self._allowed)
-        self._taken.append((side, skip))
+        self._paths.append(path)
+        self._taken.append((side_file(path), skip))
+        if self._allowed:
+            check_side_files((side for side, _ in self._taken), self._paths, force=self._force)
         return skip
 
     def write(self) -> None:
         """List what was passed over, and say so (on stderr: stdout may be JSON)."""
         from firstchair.cli.tables import counted
-        from firstchair.traces.importing import write_skipped
+        from firstchair.traces.importing import list_skipped
 
-        for side, skip in self._taken:
-            if skip.skipped:
-                write_skipped(side, skip.skipped, force=self._force)
-                typer.echo(f"{counted(len(skip.skipped), 'bad line')} passed over, see {side}", err=True)
+        for side, count in list_skipped(self._taken, force=self._force).items():
+            typer.echo(f"{counted(count, 'bad line')} passed over, see {side}", err=True)
 
 
 def parse_pairs(pairs: list[str] | None, flag: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ def import_(
     ] = None,
     skip_bad: Annotated[int, typer.Option(min=0, help="Pass over up to this many bad records and list them.")] = 0,
     skipped_file: Annotated[
-        Path | None, typer.Option(help="Where to list them; NAME.skipped.jsonl in this directory unless given.")
+        Path | None, typer.Option(help="Where to list them all; NAME.skipped.jsonl in this directory unless given.")
     ] = None,
     on_conflict: Annotated[
         Literal["error", "keep", "replace"],
@@ -71,8 +71,17 @@ def import_(
     """Import recordings. All files go in whole or none does; importing them again adds nothing."""
     from firstchair.cli.traces_view import print_imports
     from firstchair.core.jsonl import SkipBad
+    from firstchair.traces.database import store_url
     from firstchair.traces.importers import ImportOptions
-    from firstchair.traces.importing import ImportJob, ImportReport, check_readable, check_side_file, import_files
+    from firstchair.traces.importing import (
+        ImportJob,
+        ImportReport,
+        check_readable,
+        check_side_files,
+        import_files,
+        side_file,
+    )
+    from firstchair.traces.session_file import sessions_path
     from firstchair.traces.store import TraceStore
 
     labels = parse_pairs(label, "--label")
@@ -86,8 +95,15 @@ def import_(
             error_prefixes=None if error_prefix is None else tuple(text for text in error_prefix if text),
             skip=SkipBad(allowed=skip_bad),
         )
-        side = check_side_file(skipped_file, file, several=len(files) > 1, wanted=skip_bad > 0, force=force)
-        jobs.append(ImportJob(file, options, side))
+        jobs.append(ImportJob(file, options, skipped_file or side_file(file)))
+    if skip_bad:
+        read = (
+            *files,
+            *map(sessions_path, files),
+            *((tools,) if tools else ()),
+            Path(store_url(store).database or ""),
+        )
+        check_side_files((job.side for job in jobs), read, force=force)
     reports: list[ImportReport] = []
     with TraceStore.open(store) as opened:
         try:

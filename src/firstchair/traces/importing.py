@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ class ImportJob:
     path: Path
     options: ImportOptions
     side: Path
-    """Where its bad records are listed, when there are any."""
+    """Where its bad records are listed, when there are any; several files may share one list."""
 
 
 def import_files(
@@ -67,28 +67,37 @@ def import_files(
 ) -> Iterator[ImportReport]:
     """Import all files or none, and yield what became of each; with ``as_it_goes`` every file as soon as it is in.
 
-    Bad records are listed once the sessions beside them are in the store. Raises like ``import_file``.
+    Bad records are listed before the sessions beside them are kept, so that a list that cannot be written leaves
+    nothing behind; with ``as_it_goes`` after each file, whole or broken off. Raises like ``import_file``.
     """
     reports: list[ImportReport] = []
     outer: AbstractContextManager[Connection | None] = nullcontext() if as_it_goes else store.transaction()
     with outer as shared:
-        for job in jobs:
+        for number, job in enumerate(jobs):
             path, options = job.path, job.options
-            report = import_file(
-                store, path, format_name, options, on_conflict=on_conflict, as_it_goes=as_it_goes, inside=shared
-            )
+            try:
+                report = import_file(
+                    store, path, format_name, options, on_conflict=on_conflict, as_it_goes=as_it_goes, inside=shared
+                )
+            finally:
+                if as_it_goes:
+                    done = [job for job in jobs[: number + 1] if job.side == jobs[number].side]
+                    list_skipped(((job.side, job.options.skip) for job in done), force=force or len(done) > 1)
             reports.append(ImportReport.of(path, format_name, report, options.skip, job.side))
             if as_it_goes:
-                _list_skipped(job, force=force)
                 yield reports.pop()
-    for job, done in zip(jobs, reports, strict=False):  # none are left when they went in as they were read
-        _list_skipped(job, force=force)
-        yield done
+        if not as_it_goes:
+            list_skipped(((job.side, job.options.skip) for job in jobs), force=force)
+    yield from reports  # none are left when they went in as they were read
 
 
-def _list_skipped(job: ImportJob, *, force: bool) -> None:
-    if job.options.skip.skipped:
-        write_skipped(job.side, job.options.skip.skipped, force=force)
+def list_skipped(taken: Iterable[tuple[Path, SkipBad]], *, force: bool) -> dict[Path, int]:
+    """List what was passed over, each in the file it is given with; files without any are not written."""
+    lists: dict[Path, list[DataError]] = {}
+    for side, skip in taken:
+        if skip.skipped:
+            lists.setdefault(side, []).extend(skip.skipped)
+    return {side: write_skipped(side, skipped, force=force) for side, skipped in lists.items()}
 
 
 def import_file(
@@ -156,14 +165,20 @@ def check_readable(path: Path, format_name: str) -> None:
         raise DataError("no such file; check the path", path=str(file))
 
 
-def check_side_file(given: Path | None, file: Path, *, several: bool, wanted: bool, force: bool) -> Path:
-    """Where the bad records of ``file`` are to be listed. Raises ``ConfigError`` early when it is taken."""
-    if given is not None and several:
-        raise ConfigError("--skipped-file names one file and there are several to import; leave it out")
-    side = given or Path(f"{file.name}.skipped.jsonl")
-    if wanted:
+def side_file(file: Path) -> Path:
+    """Where the bad records of ``file`` are listed, unless told otherwise."""
+    return Path(f"{file.name}.skipped.jsonl")
+
+
+def check_side_files(sides: Iterable[Path], inputs: Iterable[Path], *, force: bool) -> None:
+    """Raise ``ConfigError`` when a list of bad records would replace something without ``force``, or an input."""
+    read = {path.resolve() for path in inputs}
+    for side in sides:
+        if side.resolve() in read:
+            raise ConfigError(
+                f"{side} would hold the list of bad records and is in use itself; rename one of the two"
+            )
         refuse_existing(side, force=force)
-    return side
 
 
 def write_skipped(path: Path, skipped: list[DataError], *, force: bool) -> int:
