@@ -135,6 +135,26 @@ def test_no_matcher_raises_and_only_number_tolerance_depends_on_the_side(gold, m
         assert compare_values(made, gold) is answer
 
 
+FORMATS = st.sampled_from(["date", "time", "date-time", "uri", None, 5, ["date"]])
+
+
+@given(VALUES | st.sampled_from(["2024-05-01T10:00:00Z", "2024-05-01"]), VALUES, st.sampled_from(ALL_SPECS), FORMATS)
+def test_no_comparison_raises_whatever_a_model_wrote(gold, made, spec, form):
+    shape = compile_shape(
+        {"properties": {"a": {"type": ["string", "null"], "format": form}}}, FieldRules.of({"a": spec})
+    )
+    for wrap in (lambda value: value, lambda value: [value], lambda value: {"b": value}):
+        assert compare(shape, {"a": wrap(gold)}, {"a": wrap(made)}).match in Match
+        assert compare(shape, {"a": gold}, {"a": wrap(made)}).match in Match
+
+
+def test_null_for_a_date_is_another_value():
+    schema = {"properties": {"due": {"type": ["string", "null"], "format": "date-time"}}}
+    shape = compile_shape(schema, FieldRules.of({"due": "date"}))
+    assert compare(shape, {"due": "2024-05-01T10:00:00Z"}, {"due": None}).match is DIFFERENT
+    assert compare(shape, {"due": None}, {"due": "2024-05-01T10:00:00Z"}).match is DIFFERENT
+
+
 @given(VALUES, VALUES)
 def test_typed_equality_is_equality_of_canonical_texts(first, second):
     assert typed_equal(first, second) == (canonical(first) == canonical(second))

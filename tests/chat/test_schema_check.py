@@ -3,6 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from firstchair.chat.formats import FORMATS
+from firstchair.chat.messages import Tool
 from firstchair.chat.schema_check import _predicate, check_arguments, schema_problem
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -70,6 +72,13 @@ def test_a_fault_names_its_path(schema, value, path):
     assert fault.path == path
 
 
+HOLDS_ITSELF: dict = {"properties": {}}
+HOLDS_ITSELF["properties"]["a"] = HOLDS_ITSELF
+DEEP: dict = {"type": "integer"}
+for _ in range(3000):
+    DEEP = {"anyOf": [DEEP]}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -79,6 +88,12 @@ def test_a_fault_names_its_path(schema, value, path):
         {"properties": "x"},
         {"required": "a"},
         {"pattern": "("},
+        {"properties": {"a": {"multipleOf": 0}}},
+        {"required": [{"a": 1}]},
+        {"properties": {"a": {"type": [["string"]]}}},
+        {"patternProperties": {"(": False}},
+        HOLDS_ITSELF,
+        DEEP,
     ],
 )
 def test_a_broken_or_remote_schema_faults_nothing_and_can_be_told(schema):
@@ -89,3 +104,37 @@ def test_a_broken_or_remote_schema_faults_nothing_and_can_be_told(schema):
 
 def test_a_sound_schema_has_no_problem():
     assert schema_problem({"type": "object", "properties": {"a": {"type": "string"}}}) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "breaks"),
+    [
+        ({"pattern": r"^\p{L}+$"}, "é", "1"),  # JSON Schema's patterns, not those of Python's re
+        ({"patternProperties": {"^x": {"type": "integer"}}}, {"x": 1, "y": "z"}, {"x": "z"}),
+        ({"patternProperties": {"^x": True}, "additionalProperties": False}, {"x": 1}, {"y": 1}),
+        ({"patternProperties": {"^x": True}, "additionalProperties": {"type": "null"}}, {"x": 1}, {"y": 1}),
+        ({"multipleOf": 0.01}, 10**400, 0.015),
+        ({"multipleOf": 0.7}, 7 * 10**400, 10**400),
+    ],
+)
+def test_patterns_and_steps_hold_for_every_value(schema, fits, breaks):
+    assert schema_problem(schema) is None
+    assert check_arguments(schema, fits) is None
+    assert check_arguments(schema, breaks) is not None
+
+
+def test_a_pattern_that_takes_too_long_is_not_checked():
+    slow = "^(a|aa)+$"
+    text = "a" * 60 + "b"
+    assert check_arguments({"pattern": slow}, text) is None
+    names = {"patternProperties": {slow: False}, "additionalProperties": False}
+    assert check_arguments(names, {text: 1}) is None
+    assert check_arguments(names, {"b": 1}) is not None
+    assert check_arguments({"pattern": "^(a+)+$"}, text) is not None
+
+
+def test_a_reply_under_a_broken_schema_can_be_read():
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 5}}\n</tool_call>'
+    for broken in ({"multipleOf": 0}, {"pattern": "("}, {"required": [{}]}):
+        tool = Tool(name="f", parameters={"type": "object", "properties": {"a": broken}})
+        assert FORMATS["hermes"].parse(call, (tool,)).calls[0].name == "f"

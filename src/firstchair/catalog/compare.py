@@ -129,7 +129,8 @@ def _flatten(schema: Any, top: Any, depth: int = 0) -> dict[str, Any]:
         flat = source if number == 0 else _flatten(source, top, depth + 1)
         for key, value in flat.items():
             if key == "properties" and isinstance(value, dict):
-                merged["properties"] = {**value, **merged.get("properties", {})}
+                before = merged.get("properties")
+                merged["properties"] = {**value, **before} if isinstance(before, dict) else value
             else:
                 merged.setdefault(key, value)
     return merged
@@ -319,7 +320,7 @@ def _format_checker() -> Any:
 
 def _has_format(name: str | None, value: Any) -> bool:
     """Whether a text has the date format that the schema demands; other formats are not ours to judge."""
-    if name not in ("date", "time", "date-time"):
+    if name not in ("date", "time", "date-time") or not isinstance(value, str):
         return True
     if name == "date-time":
         # jsonschema checks this one only with an extra package; RFC 3339 asks for a full date and a full time.

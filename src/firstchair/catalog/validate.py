@@ -94,12 +94,10 @@ def _schema_problems(tool: Tool, arguments: dict[str, Any]) -> Iterator[tuple[Pr
         return
     if fault is None:
         return
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
+    from firstchair.chat.schema_validator import validator_of
 
-    validator: Any = Draft202012Validator(tool.parameters, registry=Registry())
     missing_at: set[str] = set()
-    for error in validator.iter_errors(arguments):
+    for error in validator_of(tool.parameters).iter_errors(arguments):
         path = path_text(error.absolute_path)
         if error.validator == "required":
             if path not in missing_at:

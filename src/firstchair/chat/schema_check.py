@@ -37,10 +37,16 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
+    from firstchair.chat.schema_validator import FAULTS, FORMATS
+
     try:
-        Draft202012Validator.check_schema(schema)
+        Draft202012Validator.check_schema(schema, FORMATS)
     except SchemaError as error:
         return f"{path_text(error.absolute_path)}: {error.message}"
+    except RecursionError:
+        return "$: is nested too deeply, or holds itself; write it flat, or use $ref"
+    except FAULTS as error:
+        return f"$: cannot be checked: {type(error).__name__}: {error}"
     return None
 
 
@@ -66,34 +72,36 @@ def _compiled(schema: Mapping[str, Any]) -> Callable[[Any], SchemaFault | None]:
 
 
 def _build(schema: Mapping[str, Any]) -> Callable[[Any], SchemaFault | None]:
-    quick = _predicate(schema)
+    try:
+        quick = _predicate(schema)
+    except RecursionError:
+        quick = None
     slow: list[Any] = []
 
     def check(value: Any) -> SchemaFault | None:
-        if quick is not None and quick(value):
-            return None
+        try:
+            if quick is not None and quick(value):
+                return None
+        except RecursionError:
+            pass  # the validator below says what it can
         if not slow:
-            slow.append(_validator(schema))
+            from firstchair.chat.schema_validator import validator_of
+
+            slow.append(validator_of(schema))
         return _first_fault(slow[0], value)
 
     return check
-
-
-def _validator(schema: Mapping[str, Any]) -> Any:
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
-    # An empty registry: a $ref must never reach out to the network.
-    return Draft202012Validator(schema, registry=Registry())
 
 
 def _first_fault(validator: Any, value: Any) -> SchemaFault | None:
     from jsonschema.exceptions import SchemaError, UnknownType
     from referencing.exceptions import Unresolvable
 
+    from firstchair.chat.schema_validator import FAULTS
+
     try:
         errors = list(validator.iter_errors(value))
-    except (SchemaError, UnknownType, Unresolvable, TypeError, ValueError, AttributeError, RecursionError, KeyError):
+    except (SchemaError, UnknownType, Unresolvable, *FAULTS):
         # jsonschema meets a broken schema as whatever exception its keyword code happens to raise.
         return None
     if not errors:
@@ -150,6 +158,8 @@ def _object_check(schema: Mapping[str, Any]) -> Check | None:
     required = schema.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         return None
+    if not all(isinstance(name, str) for name in required):
+        return None
     fields = {name: _predicate(inner) for name, inner in properties.items()}
     rest = schema.get("additionalProperties", True)
     others: Check | None = (lambda value: False) if rest is False else _predicate(rest)
@@ -173,7 +183,9 @@ def _object_check(schema: Mapping[str, Any]) -> Check | None:
 
 def _type_check(wanted: Any) -> Check | None:
     names = [wanted] if isinstance(wanted, str) else wanted
-    if not isinstance(names, list) or not names or any(name not in _TYPES for name in names):
+    if not isinstance(names, list) or not names:
+        return None
+    if not all(isinstance(name, str) and name in _TYPES for name in names):
         return None
     if len(names) == 1:
         return _TYPES[names[0]]

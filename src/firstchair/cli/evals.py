@@ -324,8 +324,8 @@ def _golden_of(run: Run, path: Path | None) -> GoldenSet:
     if golden.set_sha256 != wanted:
         raise ConfigError(
             f"{golden.path}: found the golden set {golden.set_sha256[:12]}…; {run.path} was scored by "
-            f"{wanted[:12]}…; give that one with --golden, or score the run by this one first: firstchair eval score RUN "
-            f"--golden {golden.path} --out NEW"
+            f"{wanted[:12]}…; give that one with --golden, or score the run by this one: firstchair eval score "
+            f"RUN --golden {golden.path} --out NEW"
         )
     return golden
 
