@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -73,6 +77,14 @@ class LazyGroup(TyperGroup):
         finally:
             self._listing = False
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        # Typer would end without a word and with code 130 here.
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt:
+            typer.secho("interrupted; nothing was done", err=True, fg="yellow")
+            raise typer.Exit(1) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -99,16 +111,64 @@ def root(
     """Put your own model into the first chair of your agent harness."""
 
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
+"""What a standard stream can fail with; anything else without a message of its own is our bug."""
+
+
 def main() -> None:
     """Run the CLI. Exit code 0 success, 1 failed or interrupted run, 2 wrong usage or input."""
+    _print_any_text()
     try:
-        app()
+        try:
+            _refuse_text_that_is_not_utf8(sys.argv[1:])
+            app()
+        finally:
+            # Not left to the interpreter, which reports a failed flush as an ignored exception with exit code 120.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except FirstchairError as error:
-        typer.secho(f"error: {error}", err=True, fg="red")
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         extra = extra_of(error.name)
         if extra is None:
             raise
-        typer.secho(f"error: {advice([str(error.name)], (extra,))}", err=True, fg="red")
-        sys.exit(ConfigError.exit_code)
+        _fail(advice([str(error.name)], (extra,)), ConfigError.exit_code)
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        _drop_output()
+        if error.errno == errno.EPIPE:  # the reader went away, as `head` does
+            sys.exit(1)
+        _fail(f"cannot write the output: {error.strerror}; free space or write elsewhere", 1)
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    with contextlib.suppress(OSError):  # a stderr on a full disk leaves the exit code
+        typer.secho(f"error: {message}", err=True, fg="red")
+    sys.exit(exit_code)
+
+
+def _print_any_text() -> None:
+    """Escape what the terminal's encoding lacks (``\\u2013``), instead of failing halfway through an answer."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _refuse_text_that_is_not_utf8(arguments: list[str]) -> None:
+    """Raise ``ConfigError``: names and labels go into records, and records are UTF-8."""
+    for argument in arguments:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"argument {argument!r}: found bytes that are not UTF-8; rename the file or write the text as UTF-8"
+            ) from None
+
+
+def _drop_output() -> None:
+    """Send what is still in the buffer of stdout nowhere, so that the exit does not try to write it again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError):
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
