@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def test_fields_can_be_overridden():
         ("eval.micro_tokens=100", r"eval.micro_tokens \(100\) must be at least data.max_tokens \(4096\)"),
         ("base_precision=bf16", "only LoRA has frozen weights"),
         ("method.type=oft", "'full', 'lora'"),
+        ("epochs=.inf", "epochs: Input should be .*; found inf"),
+        ("epochs=inf", "epochs: Input should be .*; found inf"),
+        ("optimizer.lr=inf", "optimizer.adamw.lr: Input should be a finite number; found inf"),
+        ("optimizer.lr=.nan", "optimizer.adamw.lr: Input should be a finite number; found nan"),
+        ("seed=99999999999", "seed: Input should be less than or equal to 4294967295; found 99999999999"),
+        (f"batch.sessions={'9' * 30}", "batch.sessions: Input should be less than or equal to 1000000; found 9"),
+        ("max_steps=1e30", "max_steps: .*; found 1e\\+30"),
+        ("data.workers=100000", "data.workers: Input should be less than or equal to 1024"),
         ("log.trackers=[excel]", "'mlflow', 'wandb' or 'trackio'"),
     ],
 )
@@ -51,6 +60,12 @@ def test_the_hash_covers_what_shapes_the_result_and_nothing_else():
         assert load_recipe(SftRecipe, None, [*NEEDED, same]).sha256() == base.sha256()
     for other in ("seed=1", "optimizer.lr=1e-3", "data.max_tokens=100", "max_steps=3", "precision=bf16"):
         assert load_recipe(SftRecipe, None, [*NEEDED, other]).sha256() != base.sha256()
+
+
+def test_every_whole_number_of_a_recipe_has_an_upper_bound():
+    for recipe in (SftRecipe, TinyRecipe):
+        for text in json.dumps(recipe.model_json_schema()).split('"type": "integer"')[:-1]:
+            assert text[text.rindex("{") :].count('"maximum"') == 1, text[-200:]
 
 
 def test_a_tiny_model_needs_whole_heads():

@@ -15,9 +15,9 @@ from firstchair.core.errors import ConfigError
 
 
 class Strict(BaseModel):
-    """Base of every config model: frozen, and an unknown key is an error, not a surprise."""
+    """Base of every config model: frozen; an unknown key is an error, not a surprise, and so is a number like inf."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Model = TypeVar("Model", bound=BaseModel)

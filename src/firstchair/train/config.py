@@ -18,6 +18,11 @@ Reduction = Literal["token", "sample"]
 ScheduleKind = Literal["cosine", "linear", "constant"]
 Tracker = Literal["mlflow", "wandb", "trackio"]
 
+MOST = 10**9
+"""Bound of every count that has no nearer one: what is above it is a typing mistake."""
+MAX_SEED = 2**32 - 1
+"""What numpy takes."""
+
 
 class SftData(Strict):
     """What is learnt from, and what the loss is measured on."""
@@ -34,17 +39,17 @@ class SftData(Strict):
     """How call arguments are written: as recorded, or ``respaced`` as servers write them that parse them first."""
     history: Literal["segment", "strict"] = "segment"
     """What to do where the template rewrites earlier turns: one row per stretch that serving sees, or an error."""
-    max_tokens: int = Field(default=4096, ge=2)
+    max_tokens: int = Field(default=4096, ge=2, le=MOST)
     """Longest row, in tokens; what is longer goes by ``over_long``."""
     over_long: OverLong = "error"
     """``truncate-left-keep-last`` keeps the end, from a message border on where that leaves something to learn."""
-    skip_bad: int = Field(default=0, ge=0)
+    skip_bad: int = Field(default=0, ge=0, le=MOST)
     """How many lines that cannot be read or rendered may be passed over; each is listed."""
-    min_rows: int = Field(default=1, ge=1)
+    min_rows: int = Field(default=1, ge=1, le=MOST)
     """Refuse to train on fewer rows."""
-    min_trained_tokens: int = Field(default=1, ge=1)
+    min_trained_tokens: int = Field(default=1, ge=1, le=MOST)
     """Refuse to train on fewer tokens in the loss."""
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=1024)
     """Processes that render and tokenise; 0 does it in this one."""
     cache: Path | None = None
     """Where token files are kept for other runs; by default they live in the run directory."""
@@ -53,9 +58,9 @@ class SftData(Strict):
 class Batch(Strict):
     """One optimizer step, and how it is cut to fit memory. Cutting never changes the numbers."""
 
-    sessions: int = Field(default=16, ge=1)
+    sessions: int = Field(default=16, ge=1, le=1_000_000)
     """Rows of one optimizer step, over all processes."""
-    micro_tokens: int = Field(default=8192, ge=2)
+    micro_tokens: int = Field(default=8192, ge=2, le=MOST)
     """Most tokens of one forward pass (padding included)."""
     layout: Layout = "auto"
     """``packed``: rows end to end without padding and without seeing each other. ``padded``: rows of similar length
@@ -74,7 +79,7 @@ class LoraMethod(Strict):
     """Train low-rank adapters; the base stays as it is."""
 
     type: Literal["lora"] = "lora"
-    rank: int = Field(default=16, ge=1)
+    rank: int = Field(default=16, ge=1, le=65_536)
     alpha: float = Field(default=32.0, gt=0)
     """The update is scaled by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -139,18 +144,18 @@ class Schedule(Strict):
 class EvalNll(Strict):
     """When the held-out loss is measured; always at the start and at the end."""
 
-    every: int | None = Field(default=None, ge=1)
+    every: int | None = Field(default=None, ge=1, le=MOST)
     """Steps between measurements."""
-    micro_tokens: int | None = Field(default=None, ge=2)
+    micro_tokens: int | None = Field(default=None, ge=2, le=MOST)
     """Tokens of one forward pass; ``batch.micro_tokens`` when left out."""
 
 
 class Save(Strict):
     """Checkpoints to resume from."""
 
-    every: int | None = Field(default=None, ge=1)
+    every: int | None = Field(default=None, ge=1, le=MOST)
     """Steps between checkpoints; one is always written at the end and on Ctrl-C."""
-    keep: int = Field(default=2, ge=1)
+    keep: int = Field(default=2, ge=1, le=MOST)
     """How many of the newest stay."""
 
 
@@ -175,8 +180,8 @@ class SftRecipe(Strict):
     batch: Batch = Batch()
     optimizer: Optimizer = AdamW()
     schedule: Schedule = Schedule()
-    epochs: float = Field(default=1.0, gt=0)
-    max_steps: int | None = Field(default=None, ge=1)
+    epochs: float = Field(default=1.0, gt=0, le=1_000_000)
+    max_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """Largest norm of the whole gradient; ``null`` for no clipping."""
@@ -189,7 +194,7 @@ class SftRecipe(Strict):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     eval: EvalNll = EvalNll()
     save: Save = Save()
     log: Log = Log()
@@ -235,13 +240,13 @@ class TinyRecipe(Strict):
     corpus: tuple[Path, ...] = Field(min_length=1)
     """SFT records; the tokenizer learns from their rendered text."""
     out: Path
-    vocab_size: int = Field(default=3072, ge=300)
-    hidden: int = Field(default=128, ge=8)
-    layers: int = Field(default=4, ge=1)
-    heads: int = Field(default=4, ge=1)
-    intermediate: int = Field(default=384, ge=8)
-    max_positions: int = Field(default=16384, ge=16)
-    seed: int = Field(default=0, ge=0)
+    vocab_size: int = Field(default=3072, ge=300, le=1_000_000)
+    hidden: int = Field(default=128, ge=8, le=65_536)
+    layers: int = Field(default=4, ge=1, le=1024)
+    heads: int = Field(default=4, ge=1, le=1024)
+    intermediate: int = Field(default=384, ge=8, le=1_000_000)
+    max_positions: int = Field(default=16384, ge=16, le=16_777_216)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
 
     @model_validator(mode="after")
     def _divides(self) -> TinyRecipe:
