@@ -144,10 +144,10 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
 
 
 def _prepare(out: Path, *, force: bool) -> None:
+    if force and out.exists() and not (out / MARKER).is_file():
+        raise ConfigError(f"{out} exists and no demo made it; choose another directory with --out")
     refuse_existing(out, force=force)
     if out.exists():
-        if not (out / MARKER).is_file():
-            raise ConfigError(f"{out} exists and no demo made it; choose another directory with --out")
         shutil.rmtree(out)
     make_dirs(out)
     write_text(out / MARKER, dumps({"started_at": utc_now()}) + "\n")

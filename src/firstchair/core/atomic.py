@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -58,14 +59,44 @@ def _not_written(path: Path, error: OSError) -> RunFailed:
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+MARKERS = (
+    "catalogs.jsonl",  # golden sets, exports
+    "run.json",  # runs of training and of evaluation
+    "demo.json",
+    "ids.i32",  # token sets
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "adapter_model.safetensors",
+)
+"""A directory that Firstchair made holds one of these; ``--force`` deletes no other."""
+
+
 def refuse_existing(path: Path, *, force: bool) -> None:
-    """Raise ``ConfigError`` when ``path`` exists and ``force`` is not set."""
+    """Raise ``ConfigError`` when ``path`` exists and ``force`` is not set, or is nothing that may be replaced.
+
+    That is a regular file, an empty directory, or one with one of ``MARKERS``.
+    """
     try:
-        exists = path.exists()
+        if not path.exists():
+            return
+        mode = path.stat().st_mode
+        names = set(os.listdir(path)) if stat.S_ISDIR(mode) else set()
     except OSError as error:  # no permission, a name that is too long
         raise _no_place(path, error) from error
-    if exists and not force:
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is a device, pipe or socket, which cannot be replaced; choose another path")
+    if not force:
         raise ConfigError(f"{path} exists; pass --force to replace it, or choose another path")
+    if names and names.isdisjoint(MARKERS):
+        raise ConfigError(
+            f"{path} is a directory with other things in it (no {' or '.join(MARKERS[:2])}, say), which --force does "
+            "not replace; choose another path"
+        )
+
+
+def _new_name(path: Path) -> Path:
+    """A name beside ``path`` that nobody has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 @contextmanager
@@ -76,20 +107,19 @@ def atomic_writer(path: Path, *, force: bool = False) -> Iterator[IO[str]]:
     refuses the write.
     """
     refuse_existing(path, force=force)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory, and a file is to be written; choose another path")
     _make_dirs(path.parent, path)
+    temporary = _new_name(path)
     try:
-        handle = tempfile.NamedTemporaryFile(  # noqa: SIM115 - renamed below, closed in every branch
-            "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=f".{path.name}.", delete=False
-        )
+        handle = temporary.open("x", encoding="utf-8", newline="\n")
     except OSError as error:
         raise _no_place(path, error) from error
-    temporary = Path(handle.name)
     try:
         with handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
         fsync_dir(path.parent)
     except OSError as error:
@@ -121,13 +151,16 @@ def write_texts(texts: Mapping[Path, str], *, force: bool = False) -> None:
 def atomic_dir(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Yield a temporary directory that becomes ``path`` when the block ends without an error.
 
-    Every file in it is fsynced before the rename. With ``force`` an existing ``path`` is replaced. Raises as
-    ``atomic_writer`` does.
+    Every file in it is fsynced before the rename. With ``force`` an existing ``path`` is replaced, if it holds
+    one of ``MARKERS``. Raises as ``atomic_writer`` does.
     """
     refuse_existing(path, force=force)
+    if path.is_file():
+        raise ConfigError(f"{path} is a file, and a directory is to be written; choose another path")
     _make_dirs(path.parent, path)
+    temporary = _new_name(path)
     try:
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        temporary.mkdir()
     except OSError as error:
         raise _no_place(path, error) from error
     try:
@@ -138,10 +171,10 @@ def atomic_dir(path: Path, *, force: bool = False) -> Iterator[Path]:
                     os.fsync(handle.fileno())
             else:
                 fsync_dir(file)
-        os.chmod(temporary, 0o755)
         old = None
         if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            old = _new_name(path)
+            old.mkdir()
             os.replace(path, old / "was")
         os.replace(temporary, path)
         fsync_dir(path.parent)

@@ -175,9 +175,7 @@ def check_side_files(sides: Iterable[Path], inputs: Iterable[Path], *, force: bo
     read = {path.resolve() for path in inputs}
     for side in sides:
         if side.resolve() in read:
-            raise ConfigError(
-                f"{side} would hold the list of bad records and is in use itself; rename one of the two"
-            )
+            raise ConfigError(f"{side} is to list bad records and is in use itself; rename one of the two")
         refuse_existing(side, force=force)
 
 
