@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from firstchair.core.errors import ConfigError
+from firstchair.core.yamltext import read_yaml
 
 
 class Strict(BaseModel):
@@ -32,11 +32,14 @@ def load_recipe(model: type[Model], path: Path | None, overrides: Sequence[str] 
     data: Any = {}
     if path is not None:
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such recipe; check the path") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from None
+        except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: not YAML: {error}") from None
+        data = read_yaml(text, str(path)) or {}
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: found {type(data).__name__}; expected a mapping of fields")
     for override in overrides:
@@ -54,10 +57,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         node = node.setdefault(name, {}) if isinstance(node, dict) else None
         if not isinstance(node, dict):
             raise ConfigError(f"--set {override}: {name} is not a section; it holds a value")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: value is not YAML: {error}") from None
+    value = read_yaml(text, f"--set {override}")
     # YAML 1.1 reads 1e-3 as a string; people mean the number.
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
