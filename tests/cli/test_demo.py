@@ -7,7 +7,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from firstchair.cli.demo import app
 from firstchair.cli.demo_run import Clock, DemoOptions, Scores, next_commands, run_demo, summary_of
 from firstchair.core.errors import ConfigError
 from firstchair.data.golden import GoldenSet
@@ -95,3 +97,13 @@ def test_the_commands_it_ends_with_name_what_it_wrote(out):
     named = [Path(word) for command in commands for word in shlex.split(command) if word.startswith(str(out))]
     assert len(named) == 5
     assert all(path.exists() for path in named)
+
+
+@pytest.mark.parametrize(
+    "options", [("--epochs", "inf"), ("--epochs", "nan"), ("--seed", "-1"), ("--seed", "99999999999")]
+)
+def test_a_number_out_of_range_is_refused_before_anything_is_made(options, tmp_path):
+    result = CliRunner().invoke(app, ["--out", str(tmp_path / "new"), *options])
+    assert result.exit_code == 2
+    assert options[0] in result.output
+    assert not (tmp_path / "new").exists()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from firstchair.catalog.catalog import load_catalog
 from firstchair.cli.desk import app
-from firstchair.core.errors import ConfigError, DataError, RunFailed
+from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed
 from firstchair.data.corrections import read_corrections
 from firstchair.data.decisions import decision_points
 from firstchair.rollout.actor_app import build_app
@@ -109,6 +109,16 @@ def test_a_recording_without_a_server_fails_and_leaves_nothing(tmp_path: Path) -
     assert not out.exists()
 
 
+def test_a_store_that_cannot_be_used_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    store = tmp_path / "notes.txt"
+    store.write_text("not a database")
+    # Nothing listens there: an error about the store can only come before the recording.
+    result = run("record", "--n", "2", "--store", str(store), "--base-url", "http://127.0.0.1:9/v1")
+    assert isinstance(result.exception, FirstchairError)
+    assert "notes.txt" in str(result.exception)
+    assert store.read_text() == "not a database"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -129,7 +139,15 @@ def test_a_command_line_that_does_not_fit_together_is_refused_before_anything_ru
 
 
 @pytest.mark.parametrize(
-    "arguments", [("tasks", "--n", "0"), ("record", "--mistake-rate", "2"), ("play", "--dialect", "x")]
+    "arguments",
+    [
+        ("tasks", "--n", "0"),
+        ("tasks", "--seed", "99999999999"),
+        ("record", "--mistake-rate", "2"),
+        ("record", "--mistake-rate", "nan"),
+        ("play", "--teacher", "--temperature", "inf"),
+        ("play", "--dialect", "x"),
+    ],
 )
 def test_a_value_out_of_range_is_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
@@ -167,6 +185,13 @@ def test_sessions_of_another_platform_are_not_reviewed(tmp_path: Path) -> None:
     write_sessions(tmp_path / "trips", [trip_session(1)], {catalog_id_of(trip_tools()): trip_tools()})
     with pytest.raises(DataError, match="'trip-1' is not the desk's"):
         raise_from(run("review", str(tmp_path / "trips"), "--out", str(tmp_path / "x.jsonl")))
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_a_review_of_nothing_says_so(tmp_path: Path) -> None:
+    TraceStore.open(tmp_path / "empty.db").close()
+    with pytest.raises(DataError, match="found no session to review"):
+        raise_from(run("review", str(tmp_path / "empty.db"), "--out", str(tmp_path / "x.jsonl")))
     assert not (tmp_path / "x.jsonl").exists()
 
 

@@ -139,6 +139,15 @@ def test_a_missing_corpus_for_a_tiny_model_is_named(run, tmp_path):
     assert "none.jsonl: no such file" in err
 
 
+def test_a_tiny_model_does_not_learn_from_nothing(run, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    options = ("--set", f"out={tmp_path / 't'}", "--set", f"corpus=[{tmp_path / 'empty.jsonl'}]")
+    code, _, err = run("train", "tiny", *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "corpus: found no record in any file" in err
+    assert not (tmp_path / "t").exists()
+
+
 def test_the_shipped_base_model_is_copied_once(run, tmp_path):
     out = tmp_path / "base"
     code, printed, _ = run("train", "base", "--out", out, "--json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,10 +16,12 @@ import typer
 from firstchair.cli.session_options import AsJson, CallArguments, Force, Labels, Split, Wide, selection_of
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.progress import progress
+from firstchair.core.seeds import MAX_SEED
 
 if TYPE_CHECKING:
     from firstchair.rollout.episodes import Episode
     from firstchair.rollout.policy import Policy
+    from firstchair.traces.store import TraceStore
 
 app = typer.Typer(no_args_is_help=True, help="The embedded harness world: tasks, recordings, HTTP teacher, episodes.")
 
@@ -31,12 +33,12 @@ class Dialect(StrEnum):
     anthropic = "anthropic"
 
 
-Count = Annotated[int, typer.Option("--n", min=1, help="How many tasks.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the tasks, the world and the teacher's mistakes.")]
+Count = Annotated[int, typer.Option("--n", min=1, max=1_000_000, help="How many tasks.")]
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tasks, world and the teacher's mistakes.")]
 MistakeRate = Annotated[
     float, typer.Option(min=0, max=1, help="Share of the teacher's actions that break the policy.")
 ]
-Concurrency = Annotated[int, typer.Option(min=1, help="Episodes that live at once.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=100_000, help="Episodes that live at once.")]
 
 
 @app.command()
@@ -92,6 +94,7 @@ def record(
     from firstchair.rollout.desk.environment import DeskEnvironment
     from firstchair.rollout.desk.tasks import make_tasks
     from firstchair.rollout.recording import record_sessions
+    from firstchair.traces.store import TraceStore
 
     if (out is None) == (store is None):
         raise ConfigError("give exactly one of --out DIR and --store URL")
@@ -100,11 +103,14 @@ def record(
     if out is not None:
         refuse_existing(out, force=force)
     made = make_tasks(n, seed)
-    with _teacher(base_url, mistake_rate, seed) as url:
-        recording = record_sessions(url, made, DeskEnvironment, seed=seed, concurrency=concurrency)
-        episodes = asyncio.run(_collect(recording, "recording", len(made)))
-    good = [episode for episode in episodes if episode.error is None]
-    kept = _keep(good, out, store, force=force)
+    # Opened before the work: a store that cannot be used must not cost a recording.
+    opened = TraceStore.open(store) if store is not None else None
+    with opened or nullcontext():
+        with _teacher(base_url, mistake_rate, seed) as url:
+            recording = record_sessions(url, made, DeskEnvironment, seed=seed, concurrency=concurrency)
+            episodes = asyncio.run(_collect(recording, "recording", len(made)))
+        good = [episode for episode in episodes if episode.error is None]
+        kept = _keep(good, out, opened, force=force)
     summary = {
         "sessions": len(good),
         "new": kept.new,
@@ -135,9 +141,11 @@ def play(
     arguments: CallArguments = None,
     seed: Seed = 1,
     mistake_rate: MistakeRate = 0.0,
-    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest action; a longer one is cut.")] = 256,
-    max_steps: Annotated[int, typer.Option(min=1, help="Actions until an episode is given up.")] = 40,
+    temperature: Annotated[float, typer.Option(min=0, max=100, help="0 is greedy.")] = 0.0,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Longest action; a longer one is cut.")
+    ] = 256,
+    max_steps: Annotated[int, typer.Option(min=1, max=1_000_000, help="Actions until an episode is given up.")] = 40,
     concurrency: Concurrency = 16,
     out: Annotated[Path | None, typer.Option(help="Directory for the sessions.")] = None,
     force: Force = False,
@@ -179,7 +187,7 @@ def play(
 @app.command()
 def show(
     seed: Seed = 0,
-    number: Annotated[int, typer.Option(min=0, help="Which of the seed's tasks.")] = 0,
+    number: Annotated[int, typer.Option(min=0, max=1_000_000, help="Which of the seed's tasks.")] = 0,
     mistake_rate: MistakeRate = 0.0,
     as_json: AsJson = False,
 ) -> None:
@@ -347,10 +355,9 @@ class _Kept(NamedTuple):
     new: int
 
 
-def _keep(episodes: Sequence[Episode], out: Path | None, store: str | None, *, force: bool) -> _Kept:
-    """Write sessions to files or a store; nothing is made when there is none."""
+def _keep(episodes: Sequence[Episode], out: Path | None, store: TraceStore | None, *, force: bool) -> _Kept:
+    """Write sessions to files or a store; no file is made when there is none."""
     from firstchair.traces.session_file import write_sessions
-    from firstchair.traces.store import TraceStore
 
     if not episodes:
         return _Kept("nowhere", 0)
@@ -359,10 +366,9 @@ def _keep(episodes: Sequence[Episode], out: Path | None, store: str | None, *, f
     if out is not None:
         return _Kept(str(out), write_sessions(out, sessions, catalogs, force=force))
     assert store is not None
-    with TraceStore.open(store) as opened:
-        # The same conversation recorded again differs in times alone: the first one stays.
-        report = opened.add(sessions, catalogs, on_conflict="replace" if force else "keep")
-        return _Kept(opened.url, report.added + report.replaced)
+    # The same conversation recorded again differs in times alone: the first one stays.
+    report = store.add(sessions, catalogs, on_conflict="replace" if force else "keep")
+    return _Kept(store.url, report.added + report.replaced)
 
 
 def _fail_on_errors(episodes: Sequence[Episode]) -> None:

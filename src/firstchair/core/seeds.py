@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+MAX_SEED = 2**32 - 1
+"""The largest seed that recipes and command lines take; numpy takes no larger one."""
+
 
 def seed_of(*parts: int | str) -> int:
     """A number in [0, 2^31) that is a function of ``parts`` alone, equal on every machine and Python."""

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from firstchair.chat.renderer import Arguments
 from firstchair.core.config import Strict
 from firstchair.core.jsontext import content_id
+from firstchair.core.seeds import MAX_SEED
 
 OverLong = Literal["error", "skip", "truncate-left-keep-last"]
 Layout = Literal["auto", "packed", "padded"]
@@ -20,8 +21,6 @@ Tracker = Literal["mlflow", "wandb", "trackio"]
 
 MOST = 10**9
 """Bound of every count that has no nearer one: what is above it is a typing mistake."""
-MAX_SEED = 2**32 - 1
-"""What numpy takes."""
 
 
 class SftData(Strict):

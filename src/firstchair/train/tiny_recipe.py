@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from firstchair.chat.renderer import Renderer
 from firstchair.core.atomic import atomic_dir, refuse_existing
-from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.errors import ConfigError, DataError, RunFailed
 from firstchair.data.sft import read_sft
 from firstchair.engines.quiet import quiet_loading
 from firstchair.train.config import TinyRecipe
@@ -28,7 +28,8 @@ class TinyModel:
 
 
 def make_tiny(recipe: TinyRecipe, *, force: bool = False) -> TinyModel:
-    """Write the model directory. Raises ``ConfigError`` when the target exists, ``DataError`` for a bad corpus.
+    """Write the model directory. Raises ``ConfigError`` when the target exists, ``DataError`` for a bad or empty
+    corpus.
 
     A full disk is a ``RunFailed``.
     """
@@ -37,7 +38,12 @@ def make_tiny(recipe: TinyRecipe, *, force: bool = False) -> TinyModel:
         if not path.is_file():
             raise ConfigError(f"corpus: {path}: no such file; check the path")
     counts = [0]
-    tokenizer = build_tokenizer(corpus_texts(recipe.corpus, counts), recipe.vocab_size)
+    texts = list(corpus_texts(recipe.corpus, counts))
+    if not texts:
+        raise DataError(
+            "found no record in any file; expected at least one, for the tokenizer to learn from", field="corpus"
+        )
+    tokenizer = build_tokenizer(texts, recipe.vocab_size)
     model = build_model(
         len(tokenizer),
         hidden=recipe.hidden,

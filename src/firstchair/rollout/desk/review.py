@@ -131,7 +131,8 @@ def reviewed(
 ) -> Iterator[dict[str, Any]]:
     """The rows of ``corrections_of`` for many sessions, counted on the way. ``tools`` gives a catalog id's tools.
 
-    Raises ``DataError`` for a session that was not recorded in the desk: its policy says nothing about that one.
+    Raises ``DataError`` when there is no session, and for one that was not recorded in the desk: its policy says
+    nothing about that one.
     """
     known = {tool.name for tool in desk_tools()}
     for session in sessions:
@@ -145,6 +146,8 @@ def reviewed(
         for row in corrections_of(session, confirm=confirm):
             counts.dimensions[row["dimension"]] += 1
             yield row
+    if not counts.sessions:
+        raise DataError("found no session to review; expected at least one; check the source, --label and --split")
 
 
 def _spec(action: Action) -> dict[str, Any]:
