@@ -5,9 +5,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.engine import make_url
 
 from firstchair.chat.messages import Message, RawPart, TextPart, Tool, ToolCall, assistant_message, text_message
-from firstchair.core.errors import ConfigError, DataError, UpstreamError
+from firstchair.core.errors import ConfigError, DataError, FirstchairError, UpstreamError
 from firstchair.core.jsonl import SkipBad
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.traces import store as module
@@ -305,11 +306,18 @@ def test_a_store_of_another_layout_is_refused(tmp_path):
         ("sqlite://", "in-memory"),
         ("", "empty path"),
         ("://", "database URL"),
+        ("postgresql://u:hunter2@127.0.0.1:abc/db", "database URL"),
+        ("postgresql://u:hunter2@127.0.0.1:99999/db", "found port 99999"),
+        ("postgresql://127.0.0.1:1/db", "found no user"),
+        ("postgresql://", "found no user"),
+        ("postgresql://u:hunter2@127.0.0.1:1/db?sslmode=require", "sslmode is no option"),
+        ("postgresql://u:hunter2@127.0.0.1:1/db?connect_timeout=3", "connect_timeout is no option"),
     ],
 )
 def test_a_url_that_cannot_be_a_store_is_refused(url, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as caught:
         TraceStore.open(url)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_server_that_is_down_is_named_without_its_password():
@@ -330,3 +338,29 @@ def test_a_reader_of_a_store_does_not_wait_for_a_writer(tmp_path):
 
         store.add(while_writing(), {}, atomic=True)
         assert store.count() == 2
+
+
+@pytest.mark.parametrize("kind", ["other program", "empty"])
+def test_reading_what_is_no_store_says_so_and_writes_nothing(tmp_path, kind):
+    path = tmp_path / "other.db"
+    path.touch()
+    if kind == "other program":
+        with sqlite3.connect(path) as raw:
+            raw.execute("CREATE TABLE theirs (x)")
+        raw.close()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=r"other\.db: no Firstchair store in it"):
+        TraceStore.open(path, must_exist=True)
+    if kind == "other program":
+        with pytest.raises(ConfigError, match=r"another program \(with the table theirs\)"):
+            TraceStore.open(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_servers_refusal_is_one_line(postgres_url: str):
+    url = make_url(postgres_url).set(username="nobody_here", password="hunter2")
+    with pytest.raises(FirstchairError, match=r"role \"nobody_here\" does not exist|authentication failed") as caught:
+        TraceStore.open(url.render_as_string(hide_password=False))
+    assert "{" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)

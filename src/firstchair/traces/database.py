@@ -19,6 +19,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModu
 from firstchair.core.errors import ConfigError, FirstchairError, RunFailed, UpstreamError
 
 BUSY_TIMEOUT_S = 60
+_PG_OPTIONS = ("application_name", "unix_sock")
+"""What may follow ``?`` in the URL: of what the driver takes, that which is text."""
 _WRITE = "firstchair_write"
 _LOCK_KEY = 0x46495253  # "FIRS": any fixed number that no other program of the database uses
 
@@ -35,13 +37,31 @@ def store_url(url: str | Path) -> URL:
         return URL.create("sqlite", database=str(Path(text_url).expanduser()))
     try:
         parsed = make_url(text_url)
-    except ArgumentError:
-        raise ConfigError("store: not a database URL; expected sqlite:///path or postgresql://user@host/db") from None
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
+        raise ConfigError(
+            "store: not a database URL; expected sqlite:///path or postgresql://user@host:5432/db"
+        ) from None
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+pg8000")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise ConfigError(f"store: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
+    if parsed.drivername == "postgresql+pg8000":
+        _check_postgres(parsed)
     return parsed
+
+
+def _check_postgres(url: URL) -> None:
+    """Refuse what the driver would trip over."""
+    if not url.username:
+        raise ConfigError("store: found no user; expected postgresql://user@host/db")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise ConfigError(f"store: found port {url.port}; expected 1 to 65535")
+    unknown = [name for name in url.query if name not in _PG_OPTIONS]
+    if unknown:
+        raise ConfigError(
+            f"store: {unknown[0]} is no option of a PostgreSQL URL here; leave it out "
+            f"(there are {' and '.join(_PG_OPTIONS)})"
+        )
 
 
 def open_engine(url: URL, *, must_exist: bool) -> Engine:
@@ -77,11 +97,17 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
-    cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA cache_size = -32768")
     cursor.close()
+
+
+def use_wal(engine: Engine) -> None:
+    """Let readers of a new SQLite file never wait for its writer. The file remembers."""
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode = WAL"))
+        engine.dispose()  # the next connection is a new one
 
 
 def _begin(connection: Connection) -> None:
@@ -121,9 +147,18 @@ def translated(engine: Engine) -> Iterator[None]:
         raise _our_error(error, engine.url) from None
 
 
+def _reason(error: DBAPIError) -> str:
+    """One line. pg8000 hands over the server's fields by letter: ``M`` is the message, ``C`` the code."""
+    if error.orig is None:
+        return type(error).__name__
+    fields = error.orig.args[0] if error.orig.args else None
+    said = f"{fields.get('M')} ({fields.get('C')})" if isinstance(fields, dict) else str(error.orig)
+    return (said.splitlines() or [type(error.orig).__name__])[0][:300]
+
+
 def _our_error(error: DBAPIError, url: URL) -> FirstchairError:
     where = url.render_as_string(hide_password=True)
-    reason = str(error.orig).splitlines()[0][:300] if error.orig is not None else type(error).__name__
+    reason = _reason(error)
     low = reason.lower()
     if "disk is full" in low or "no space" in low or "disk i/o error" in low or "53100" in low:
         return RunFailed(f"store {where}: {reason}; free space and run again: nothing of this batch was kept")

@@ -24,7 +24,7 @@ from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad
 from firstchair.traces import schema
 from firstchair.traces.checks import check_session
-from firstchair.traces.database import open_engine, reading, store_url, writing
+from firstchair.traces.database import open_engine, reading, store_url, use_wal, writing
 from firstchair.traces.filters import Filters, conditions, id_text
 from firstchair.traces.rows import SessionRows, rows_of, session_of, tools_of, tools_text
 from firstchair.traces.session import Session, catalog_id_of
@@ -88,13 +88,23 @@ class TraceStore:
         """Open (and, unless ``must_exist``, create) the store at ``url``.
 
         ``url`` is ``sqlite:///path``, ``postgresql+pg8000://user@host/db``, or a bare path for SQLite. Raises
-        ``ConfigError`` for a wrong URL or another layout, ``UpstreamError`` when a server cannot be reached.
+        ``ConfigError`` for a wrong URL, another layout or a database that is no store (it is left as it is),
+        ``UpstreamError`` when a server cannot be reached.
         """
         engine = open_engine(store_url(url), must_exist=must_exist)
         # A store that exists is only read here: opening it must not wait for a writer.
         with reading(engine) as connection:
             found = _layout(connection)
+            others = [] if found else inspect(connection).get_table_names()
         if found is None:
+            where = engine.url.render_as_string(hide_password=True)
+            if must_exist:
+                raise ConfigError(f"{where}: no Firstchair store in it; import something first, or correct --store")
+            if others and engine.dialect.name == "sqlite":
+                raise ConfigError(
+                    f"{where}: a database of another program (with the table {others[0]}); name another file"
+                )
+            use_wal(engine)
             with writing(engine) as connection:
                 schema.metadata.create_all(connection)
                 found = _layout(connection)
