@@ -217,7 +217,11 @@ def test_a_run_says_when_prompts_are_not_as_in_training(golden, tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"text": "x"}', r"r\.jsonl:1: no 'dp_id'"),
+        ('{"text": "x"}', r"r\.jsonl:1: found {\"text\": \"x\"}; expected {dp_id, text}"),
+        ('{"dp_id": "a", "text": null}', r"r\.jsonl:1: found .*null}; expected {dp_id, text}"),
+        ('{"dp_id": "a", "text": [1]}', r"r\.jsonl:1: found .*; expected {dp_id, text}"),
+        ('{"dp_id": [1], "text": "x"}', r"r\.jsonl:1: found .*; expected {dp_id, text}"),
+        ('{"dp_id": "a", "message": null}', r"r\.jsonl:1: found .*; expected {dp_id, text}"),
         ("{", r"r\.jsonl:1"),
         ('{"dp_id": "a", "message": 3}', r"r\.jsonl:1"),
     ],

@@ -67,6 +67,7 @@ def test_bad_options_are_named(tmp_path):
     for arguments, part in [
         (("--variables", "[1]"), "JSON object"),
         (("--variables", "{"), "not JSON"),
+        (("--variables", '{"a": NaN}'), "not JSON"),
         (("--arguments", "odd"), "verbatim"),
         (("--template", "qwen3", "--base-url", "http://127.0.0.1:9"), "local mode"),
     ]:

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -224,6 +226,21 @@ def test_a_policy_and_skills_are_shown(tmp_path):
     assert "nothing found" in run(catalog_cli.app, "lint", path)
 
 
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ("{properties: [1]}", '{"properties": [1]}'),
+        ("{required: 5}", '{"required": 5}'),
+        ("{required: [{a: 1}], properties: {x: {enum: 5}, y: {type: [1, null]}}}", "x: 5, y: 1|None"),
+    ],
+)
+def test_a_schema_that_is_none_is_shown_as_it_is_and_told_by_lint(tmp_path, schema, shown):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"name: c\ntools: [{{name: t, parameters: {schema}}}]\n")
+    assert shown in run(catalog_cli.app, "show", path)
+    assert "not a JSON Schema" in run(catalog_cli.app, "lint", path, code=1).replace("\n", " ")
+
+
 def test_files_of_one_command_go_in_together_or_not_at_all(imported):
     Path("a.json").write_text(json.dumps([trajectory(7)]))
     Path("b.json").write_text(json.dumps([{"task_id": 8}, trajectory(9)]))
@@ -297,3 +314,11 @@ def test_a_list_that_cannot_be_written_keeps_nothing_of_the_import(imported):
     with pytest.raises(ConfigError, match=r"tools\.json is a file"):
         run(traces_cli.app, *command, "--skipped-file", "tools.json/below")
     assert json.loads(run(traces_cli.app, "ls", "--store", "mixed.db", "--json")) == []
+
+
+def test_deleting_where_nobody_can_be_asked_needs_yes(imported):
+    # Not through CliRunner: it always gives a standard input, and here it is closed.
+    command = f"{sys.executable} -m firstchair.cli.main traces delete --all <&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, "pass --yes" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert "Delete 3 sessions" in done.stderr

@@ -63,6 +63,6 @@ def test_a_server_that_is_not_there_is_retryable():
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    with pytest.raises(UpstreamError) as caught:
-        PromptEndpoint("http://server", transport=httpx.MockTransport(refuse))
+    with pytest.raises(UpstreamError, match=r"^http://server:1/v1/models: ConnectError") as caught:
+        PromptEndpoint("http://server:1", transport=httpx.MockTransport(refuse))
     assert caught.value.retryable

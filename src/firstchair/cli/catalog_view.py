@@ -13,6 +13,7 @@ from firstchair.catalog.catalog import Catalog, CatalogTool
 from firstchair.catalog.policy import Finding, RoutingRow
 from firstchair.catalog.validate import CallProblem, ProblemCount
 from firstchair.cli.tables import one_line, print_json, table
+from firstchair.core.jsontext import dumps
 
 
 def print_catalog(catalog: Catalog, *, as_json: bool) -> None:
@@ -50,20 +51,20 @@ def _print_row(console: Console, row: RoutingRow) -> None:
 
 
 def _fields(tool: CatalogTool) -> str:
-    required = set(tool.parameters.get("required", ()))
+    """The fields of a schema; one that is no schema (`catalog lint` says why) is shown as it is."""
+    required, properties = tool.parameters.get("required", []), tool.parameters.get("properties", {})
+    if not isinstance(required, list) or not isinstance(properties, dict):
+        return dumps(tool.parameters)
     return ", ".join(
-        f"{name}{'*' if name in required else ''}: {_type(schema)}"
-        for name, schema in tool.parameters.get("properties", {}).items()
+        f"{name}{'*' if name in required else ''}: {_type(schema)}" for name, schema in properties.items()
     )
 
 
 def _type(schema: object) -> str:
     if not isinstance(schema, dict):
         return "any"
-    if "enum" in schema:
-        return "|".join(str(value) for value in schema["enum"])
-    kind = schema.get("type", "any")
-    return "|".join(kind) if isinstance(kind, list) else str(kind)
+    kind = schema.get("enum", schema.get("type", "any"))
+    return "|".join(map(str, kind)) if isinstance(kind, list) else str(kind)
 
 
 def print_problems(problems: Sequence[CallProblem], count: ProblemCount, *, as_json: bool) -> None:

@@ -82,9 +82,11 @@ def parity(
 
 
 def _variables(text: str) -> dict[str, Any]:
+    from firstchair.core.jsontext import JsonProblem, loads
+
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = loads(text)
+    except JsonProblem as error:
         raise ConfigError(f"--variables: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ConfigError("--variables: expected a JSON object")

@@ -82,7 +82,8 @@ class PromptEndpoint:
         try:
             response = self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise UpstreamError(f"{self._client.base_url}{path.lstrip('/')}: {error!r}", retryable=True) from None
+            root = str(self._client.base_url).rstrip("/")
+            raise UpstreamError(f"{root}{path}: {error!r}", retryable=True) from None
         if response.status_code != 200:
             raise UpstreamError(
                 f"{path} answered {response.status_code}: {response.text[:300]}", status=response.status_code

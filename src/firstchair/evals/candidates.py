@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import read_jsonl
+from firstchair.core.jsontext import dumps
 from firstchair.core.model_dirs import not_a_model
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.engines.base import Engine, Request
@@ -152,12 +153,13 @@ def _read_replies(path: Path) -> dict[str, Reply]:
     replies: dict[str, Reply] = {}
     for number, row in read_jsonl(path):
         try:
-            dp_id = row["dp_id"]
-            replies[dp_id] = row["text"] if "text" in row else messages_from_openai([row["message"]])[0]
-        except (KeyError, TypeError) as error:
-            raise DataError(
-                f"no {error}; expected {{dp_id, text}} or {{dp_id, message}}", path=str(path), line=number
-            ) from None
+            dp_id, text, message = (row.get(key) for key in ("dp_id", "text", "message"))
+            if isinstance(dp_id, str) and isinstance(text, str):
+                replies[dp_id] = text
+            elif isinstance(dp_id, str) and isinstance(message, dict) and "text" not in row:
+                replies[dp_id] = messages_from_openai([message])[0]
+            else:
+                raise DataError(f"found {dumps(row)[:120]}; expected {{dp_id, text}} or {{dp_id, message: {{…}}}}")
         except DataError as error:
             raise error.at(str(path), number) from None
     return replies
