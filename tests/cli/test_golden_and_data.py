@@ -430,3 +430,21 @@ def test_correcting_with_an_empty_file_is_refused(run, store, tmp_path):
     for command in ("correct", "accept"):
         code, _, err = run("golden", command, tmp_path / "draft", tmp_path / "empty.jsonl")
         assert (code, "empty.jsonl: no " in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("data", "decisions", "{empty}", "--out", "{out}"),
+        ("data", "rl-prompts", "{empty}", "--out", "{out}"),
+        ("traces", "export", "{out}", "--store", "{empty}"),
+        ("catalog", "infer", "{out}", "--store", "{empty}"),
+        ("catalog", "validate", "--store", "{empty}"),
+    ],
+)
+def test_an_empty_store_is_no_success(run, tmp_path, arguments):
+    empty, out = tmp_path / "empty.db", tmp_path / "out"
+    TraceStore.open(empty).close()
+    code, printed, err = run(*(word.format(empty=empty, out=out) for word in arguments))
+    assert (code, printed, out.exists()) == (2, "", False)
+    assert "empty.db: " in err

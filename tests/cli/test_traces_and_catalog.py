@@ -318,7 +318,7 @@ def test_a_list_that_cannot_be_written_keeps_nothing_of_the_import(imported):
 
 def test_deleting_where_nobody_can_be_asked_needs_yes(imported):
     # Not through CliRunner: it always gives a standard input, and here it is closed.
-    command = f"{sys.executable} -m firstchair.cli.main traces delete --all <&-"
+    command = f"{sys.executable} -m firstchair traces delete --all <&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert (done.returncode, "pass --yes" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert "Delete 3 sessions" in done.stderr

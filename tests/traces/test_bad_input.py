@@ -31,6 +31,12 @@ def nested(levels: int) -> str:
     return '{"id": "deep", "messages": ' + json.dumps(GOOD) + ', "x": ' + "[" * levels + "]" * levels + "}"
 
 
+def used(*, prompt_tokens: int = 1, latency_ms: int = 1) -> str:
+    response = {"usage": {"prompt_tokens": prompt_tokens}, "choices": [{"message": GOOD[1]}]}
+    row = {"session_id": "x", "request": {"messages": GOOD[:1]}, "response": response, "latency_ms": latency_ms}
+    return json.dumps(row)
+
+
 BAD = {
     "truncated": ('{"id": "x", "messages": [{"role": "us', None, "not strict JSON"),
     "not json": ("hello", None, "not strict JSON"),
@@ -70,6 +76,10 @@ BAD = {
     "id of another kind": (line(["x"]), "id", "found list"),
     "labels of another kind": (line("x", labels=[1]), "labels", "found list"),
     "a time that is none": (line("x", created_at="soon"), "created_at", "ISO 8601"),
+    "a time past the last year": (line("x", created_at="9999-12-31T23:59:59-23:00"), "created_at", "out of range"),
+    "a time before the first year": (line("x", created_at="0001-01-01T00:00:00+23:00"), "created_at", "out of range"),
+    "a token count that is none": (used(prompt_tokens=10**25), "calls[0].usage", "outside 0 to"),
+    "a latency that no float holds": (used(latency_ms=10**400), "latency_ms", "float"),
     "an id with other content": (line("ok1", [GOOD[0]]), "session_id", "--on-conflict"),
 }
 

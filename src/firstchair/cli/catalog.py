@@ -53,13 +53,17 @@ def infer(
     from firstchair.catalog.infer import infer_catalog
     from firstchair.cli.traces_view import make_filters
     from firstchair.core.atomic import refuse_existing, write_text
+    from firstchair.core.errors import DataError
     from firstchair.traces.store import TraceStore
 
     refuse_existing(out, force=force)
     filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, "", "")
     with TraceStore.open(store, must_exist=True) as opened:
         lists = opened.catalogs_in_use(**filters)
+        where = opened.url
     inferred = infer_catalog(name or out.stem, lists)
+    if not inferred.catalog.tools:
+        raise DataError("no session that was offered a tool; check the store and the filters", path=where)
     write_text(out, catalog_yaml(inferred.catalog), force=force)
     typer.echo(f"{len(inferred.catalog.tools):,} tools written to {out} (tool lists seen: {len(lists):,})")
     for note in inferred.notes:
@@ -85,6 +89,7 @@ def validate(
     from firstchair.catalog.validate import ProblemCount, validate_session
     from firstchair.cli.catalog_view import print_problems
     from firstchair.cli.traces_view import make_filters
+    from firstchair.core.errors import DataError
     from firstchair.core.progress import progress
     from firstchair.traces.store import StoredTools, TraceStore
 
@@ -93,6 +98,8 @@ def validate(
     count = ProblemCount()
     with TraceStore.open(store, must_exist=True) as opened:
         total = opened.count(**filters)
+        if not total:
+            raise DataError("0 sessions, nothing validated; check the store and the filters", path=opened.url)
         stored = StoredTools(opened)
         with progress("validate", total if limit is None else min(limit, total), unit="sessions") as bar:
 

@@ -190,7 +190,7 @@ def decisions(
                 for decision in opened.decisions(session):
                     yield decision_row(session, decision, offered, with_context=context)
 
-        count = write_jsonl(out, rows(), force=force)
+        count = write_jsonl(out, _some(rows(), "decision", source), force=force)
     print_written(out, count, "decisions", as_json=as_json)
 
 
@@ -219,5 +219,17 @@ def rl_prompts_command(
             for session in opened.sessions()
             for row in rl_prompts(session, opened.decisions(session), opened.tools(session.catalog_id))
         )
-        count = write_jsonl(out, rows, force=force)
+        count = write_jsonl(out, _some(rows, "prompt", source), force=force)
     print_written(out, count, "prompts", as_json=as_json)
+
+
+def _some(rows: Iterator[dict[str, Any]], what: str, where: str) -> Iterator[dict[str, Any]]:
+    """``rows``, of which there must be one."""
+    from firstchair.core.errors import DataError
+
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise DataError(f"no {what} in it; check the source and the filters", path=where)

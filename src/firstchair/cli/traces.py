@@ -170,6 +170,7 @@ def export(
     """Export sessions and their tools as JSON Lines; `traces import --format firstchair` reads them back."""
     from firstchair.cli.tables import counted
     from firstchair.cli.traces_view import make_filters
+    from firstchair.core.errors import DataError
     from firstchair.core.progress import progress
     from firstchair.traces.session_file import write_sessions
     from firstchair.traces.store import StoredTools, TraceStore
@@ -177,6 +178,8 @@ def export(
     filters = make_filters(parse_pairs(labels, "--label"), source_kind, tool, since, until, session)
     with TraceStore.open(store, must_exist=True) as opened:
         total = opened.count(**filters)
+        if not total:
+            raise DataError("no session to export; check the store and the filters", path=opened.url)
         with progress("export", total if limit is None else min(limit, total), unit="sessions") as bar:
 
             def reported() -> Iterator[Session]:
@@ -222,6 +225,7 @@ def delete(
 ) -> None:
     """Delete sessions for good."""
     import json
+    import sys
 
     from firstchair.cli.tables import counted
     from firstchair.cli.traces_view import make_filters
@@ -233,7 +237,11 @@ def delete(
         raise ConfigError("say which sessions: give --session or other filters, or --all alone for every one")
     with TraceStore.open(store, must_exist=True) as opened:
         count = opened.count(**filters)
-        if count and not yes and not typer.confirm(f"Delete {counted(count, 'session')} from {opened.url}?"):
-            raise typer.Exit(1)
+        if count and not yes:
+            question = f"Delete {counted(count, 'session')} from {opened.url}?"
+            if sys.stdin is None or sys.stdin.closed:
+                raise ConfigError(f"{question} Nobody can be asked here; pass --yes, or use a terminal")
+            if not typer.confirm(question):
+                raise typer.Exit(1)
         count = opened.delete(**filters)
     typer.echo(json.dumps({"deleted": count}) if as_json else f"{counted(count, 'session')} deleted")

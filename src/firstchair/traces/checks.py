@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from firstchair.chat.messages import CallMark, Message, RawPart, TextPart
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import dumps
@@ -15,6 +17,8 @@ from firstchair.traces.session import Session
 
 _BAD_ID = re.compile(r"[\x00-\x20\x7f\u2028\u2029]")
 MAX_ID_CHARS = 512
+MAX_USAGE = 10**12
+"""Tokens of one model call. More is no count, and the sum of some would not fit the store."""
 
 
 def check_session(session: Session) -> None:
@@ -40,6 +44,8 @@ def check_session(session: Session) -> None:
                 f"found {call.message_index}; the session has {len(session.messages)} messages",
                 field=f"calls[{index}].message_index",
             )
+        if not all(0 <= tokens <= MAX_USAGE for tokens in msgspec.structs.astuple(call.usage)):
+            raise DataError(f"found a count outside 0 to {MAX_USAGE:,} tokens", field=f"calls[{index}].usage")
         if call.tokens is not None:
             call.tokens.check(field=f"calls[{index}].tokens")
     finite_json(session.labels, field="labels")

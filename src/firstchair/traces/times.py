@@ -25,7 +25,8 @@ def microseconds(text: str, *, field: str = "created_at") -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     try:
-        return (moment - _EPOCH) // timedelta(microseconds=1)
+        # In UTC: with its offset a moment of the year 9999 may be of the year 10000, which nothing here can write.
+        return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
     except OverflowError:
         raise DataError(f"found {text[:40]!r}; the year is out of range", field=field) from None
 

@@ -189,7 +189,10 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"found {type(value).__name__}; expected a number", field=name)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise DataError("found a number over 1e308; expected one that a float holds", field=name) from None
 
 
 def _error_kind(error: Any) -> str:
