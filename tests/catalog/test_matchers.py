@@ -170,6 +170,12 @@ def test_collapsing_space_twice_changes_nothing(text):
     assert collapse_space(collapse_space(text)) == collapse_space(text)
 
 
+@pytest.mark.timeout(5)
+def test_a_long_run_of_spaces_is_read_once():
+    indented = "a\n" + " " * 40_000 + "b"
+    assert collapse_space(indented + " " * 40_000) == indented
+
+
 def test_numbers_stay_exact_at_any_size():
     assert as_number(10**40 + 1) != as_number(float(10**40))
     assert as_number("0.1") == as_number(0.1)

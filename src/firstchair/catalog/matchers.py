@@ -96,7 +96,8 @@ def collapse_space(text: str) -> str:
         out += [re.sub(r"(?<=\S)[^\S\n]+", " ", text[position : quoted.start()]), quoted.group()]
         position = quoted.end()
     out.append(re.sub(r"(?<=\S)[^\S\n]+", " ", text[position:]))
-    return re.sub(r"[^\S\n]+(?=\n|$)", "", "".join(out)).strip()
+    # The look behind lets a run be tried once, not from each of its spaces: a long one took seconds.
+    return re.sub(r"(?<![^\S\n])[^\S\n]+(?=\n|$)", "", "".join(out)).strip()
 
 
 def ws(gold: Any, made: Any) -> Match:
