@@ -235,6 +235,14 @@ def test_newer_mistral_calls_and_own_ids_are_read():
     assert mistral.render(()) == ""
 
 
+@pytest.mark.timeout(5)
+def test_a_reply_of_nothing_but_line_ends_is_read_once():
+    call = '{"name": "Read", "parameters": {"path": "a"}}'
+    for text in ("x" + "\n" * 40_000 + "y", "x \n" * 10_000 + call, " \n" * 20_000 + call):
+        assert len(FORMATS["llama_json"].parse(text, TOOLS).calls) == text.count("{") // 2
+    assert FORMATS["llama_json"].parse("x \n\n" + call, TOOLS).text == "x "
+
+
 def test_llama_calls_with_a_python_tag_or_after_text_are_read():
     llama = FORMATS["llama_json"]
     for text in (

@@ -14,9 +14,11 @@ from firstchair.core.jsontext import JsonProblem, dumps
 
 PYTHON_TAG = "<|python_tag|>"
 
-# A call begins the reply or a line, and names its parameters: a JSON reply to a person does not.
+# A call begins the reply or a line, and names its parameters: a JSON reply to a person does not. White space is tried
+# from its beginning alone: from each of its line ends, twenty thousand of them took seconds.
 _START = re.compile(
-    r'(?:^|\n|<\|python_tag\|>)[ \t\n\r]*(?=\{[ \t\n\r]*"(?:name|parameters|arguments|type)"[ \t\n\r]*:)'
+    r"(?:^|(?<![ \t\n\r])[ \t\r]*(?P<line>\n)|<\|python_tag\|>)[ \t\n\r]*"
+    r'(?=\{[ \t\n\r]*"(?:name|parameters|arguments|type)"[ \t\n\r]*:)'
 )
 _KEYS = re.compile(r'"(?:parameters|arguments|input)"[ \t\n\r]*:')
 
@@ -40,7 +42,7 @@ class LlamaJson:
         if start is None or _KEYS.search(rest, start.end()) is None:
             reader.text_between(rest, before_call=False)
         else:
-            reader.text_between(rest[: start.start()], before_call=False)
+            reader.text_between(rest[: start.start("line" if start["line"] else 0)], before_call=False)
             _read_calls(rest, start.end(), reader)
         if salvage:
             salvage_calls(reader)
