@@ -39,17 +39,6 @@ def test_ctrl_c_is_one_line_and_exit_code_1_from_the_first_import_on(name, words
     assert done.stderr.count("\n") == 1
 
 
-def test_ctrl_c_that_a_library_reports_as_a_missing_module_is_still_ctrl_c():
-    # Transformers does so for one during its own imports.
-    wrapped = (
-        "try: raise KeyboardInterrupt\n            except BaseException as e: raise ModuleNotFoundError('x') from e"
-    )
-    script = INTERRUPTED.format(name="firstchair.rollout.desk.tasks", words=["desk", "tasks"])
-    script = script.replace("raise KeyboardInterrupt", wrapped)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "interrupted; what was written before is consistent\n")
-
-
 def firstchair(*words, **options):
     command = [sys.executable, "-m", "firstchair", *words]
     return subprocess.run(command, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})

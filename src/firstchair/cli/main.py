@@ -50,9 +50,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Command → (module with a Typer ``app``, one line of help). Help is shown without importing any of them."""
 
 
-INTERRUPTED = "interrupted; what was written before is consistent"
-
-
 class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, so that ``--help`` stays quick."""
 
@@ -92,7 +89,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.secho(INTERRUPTED, err=True, fg="yellow")
+            typer.secho("interrupted; what was written before is consistent", err=True, fg="yellow")
             raise typer.Exit(1) from None
 
 
@@ -129,12 +126,9 @@ def main() -> None:
             # Not left to the interpreter, which reports a failed flush as an ignored exception with exit code 120.
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except (FirstchairError, ModuleNotFoundError) as error:
-        if _is_ctrl_c(error):
-            typer.secho(INTERRUPTED, err=True, fg="yellow")
-            sys.exit(1)
-        if isinstance(error, FirstchairError):
-            _fail(str(error), error.exit_code)
+    except FirstchairError as error:
+        _fail(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
         extra = extra_of(error.name)
         if extra is None:
             raise
@@ -152,13 +146,6 @@ def _fail(message: str, exit_code: int) -> NoReturn:
     with contextlib.suppress(OSError):  # a stderr on a full disk leaves the exit code
         typer.secho(f"error: {message}", err=True, fg="red")
     sys.exit(exit_code)
-
-
-def _is_ctrl_c(error: BaseException | None) -> bool:
-    """Whether an error came of Ctrl-C: transformers turns one during its imports into a missing module."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _print_any_text() -> None:
