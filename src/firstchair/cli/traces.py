@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +11,7 @@ import typer
 from firstchair.cli.session_options import AsJson, Force, Labels, Limit, SourceKind, UsedTool, Wide, parse_pairs
 
 if TYPE_CHECKING:
+    from firstchair.traces.importing import ImportJob
     from firstchair.traces.session import Session
 
 app = typer.Typer(
@@ -71,17 +72,8 @@ def import_(
     """Import recordings. All files go in whole or none does; importing them again adds nothing."""
     from firstchair.cli.traces_view import print_imports
     from firstchair.core.jsonl import SkipBad
-    from firstchair.traces.database import store_url
     from firstchair.traces.importers import ImportOptions
-    from firstchair.traces.importing import (
-        ImportJob,
-        ImportReport,
-        check_readable,
-        check_side_files,
-        import_files,
-        side_file,
-    )
-    from firstchair.traces.session_file import sessions_path
+    from firstchair.traces.importing import ImportJob, ImportReport, check_readable, import_files, side_file
     from firstchair.traces.store import TraceStore
 
     labels = parse_pairs(label, "--label")
@@ -97,13 +89,7 @@ def import_(
         )
         jobs.append(ImportJob(file, options, skipped_file or side_file(file)))
     if skip_bad:
-        read = (
-            *files,
-            *map(sessions_path, files),
-            *((tools,) if tools else ()),
-            Path(store_url(store).database or ""),
-        )
-        check_side_files((job.side for job in jobs), read, force=force)
+        _check_side_files(jobs, [*files, *([tools] if tools else [])], store, force=force)
     reports: list[ImportReport] = []
     with TraceStore.open(store) as opened:
         try:
@@ -115,6 +101,16 @@ def import_(
             # After an error too: with --as-it-goes the files before it are in.
             if reports:
                 print_imports(reports, opened.url, as_json=as_json)
+
+
+def _check_side_files(jobs: Sequence[ImportJob], read: Sequence[Path], store: str, *, force: bool) -> None:
+    """Refuse to list bad records in a file that the command reads or writes otherwise."""
+    from firstchair.traces.database import store_url
+    from firstchair.traces.importing import check_side_files
+    from firstchair.traces.session_file import sessions_path
+
+    others = (*read, *map(sessions_path, read), Path(store_url(store).database or ""))
+    check_side_files((job.side for job in jobs), others, force=force)
 
 
 @app.command("ls")
