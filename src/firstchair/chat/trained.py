@@ -44,6 +44,11 @@ def read_rendering(directory: Path) -> Rendering | None:
         raise DataError(f"not what training writes: {error}; export the model again", path=str(path)) from None
 
 
+def prompts_from(model: Path, adapter: Path | None) -> Path:
+    """The directory whose tokenizer and template the weights were trained with: the adapter's own, if it has them."""
+    return adapter if adapter is not None and (adapter / "tokenizer.json").is_file() else model
+
+
 def trained_renderer(
     directory: Path | str,
     template: str | None = None,

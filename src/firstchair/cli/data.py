@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="SFT records, splits, near-duplicate and leakage audits.")
 
 Source = Annotated[str, typer.Argument(help="Trace store (path or URL), export directory, or sessions.jsonl.")]
+EMPTY = "in it; check the source and the filters"
+"""What is said of a source that gives no row."""
+
 OutFile = Annotated[Path, typer.Option("--out", help="JSONL file to write.")]
 
 
@@ -179,7 +182,7 @@ def decisions(
     from firstchair.cli.data_view import print_written
     from firstchair.core.jsonl import write_jsonl
     from firstchair.data.exports import decision_row
-    from firstchair.data.sources import open_source
+    from firstchair.data.sources import open_source, some
 
     selection = selection_of(labels, source_kind, tool, split, limit)
     with open_source(source, selection) as opened:
@@ -190,7 +193,7 @@ def decisions(
                 for decision in opened.decisions(session):
                     yield decision_row(session, decision, offered, with_context=context)
 
-        count = write_jsonl(out, _some(rows(), "decision", source), force=force)
+        count = write_jsonl(out, some(rows(), f"no decision {EMPTY}", source), force=force)
     print_written(out, count, "decisions", as_json=as_json)
 
 
@@ -210,7 +213,7 @@ def rl_prompts_command(
     from firstchair.cli.data_view import print_written
     from firstchair.core.jsonl import write_jsonl
     from firstchair.data.exports import rl_prompts
-    from firstchair.data.sources import open_source
+    from firstchair.data.sources import open_source, some
 
     selection = selection_of(labels, source_kind, tool, split, limit)
     with open_source(source, selection, training=True) as opened:
@@ -219,17 +222,5 @@ def rl_prompts_command(
             for session in opened.sessions()
             for row in rl_prompts(session, opened.decisions(session), opened.tools(session.catalog_id))
         )
-        count = write_jsonl(out, _some(rows, "prompt", source), force=force)
+        count = write_jsonl(out, some(rows, f"no prompt {EMPTY}", source), force=force)
     print_written(out, count, "prompts", as_json=as_json)
-
-
-def _some(rows: Iterator[dict[str, Any]], what: str, where: str) -> Iterator[dict[str, Any]]:
-    """``rows``, of which there must be one."""
-    from firstchair.core.errors import DataError
-
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty:
-        raise DataError(f"no {what} in it; check the source and the filters", path=where)

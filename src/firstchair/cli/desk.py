@@ -291,12 +291,6 @@ class _Local:
     device: str
     arguments: Literal["verbatim", "respaced"] | None
 
-    @property
-    def renders(self) -> Path:
-        """The directory whose tokenizer and template the weights were trained with: the adapter's own, if any."""
-        adapter = self.adapter
-        return adapter if adapter is not None and (adapter / "tokenizer.json").is_file() else self.model
-
 
 @dataclass(frozen=True)
 class _Player:
@@ -322,12 +316,12 @@ async def _policy(player: _Player) -> AsyncIterator[Policy]:
         seed=player.seed if player.temperature else None,
     )
     if player.local is not None:
-        from firstchair.chat.trained import trained_renderer
+        from firstchair.chat.trained import prompts_from, trained_renderer
         from firstchair.engines.transformers_engine import TransformersEngine
         from firstchair.rollout.engine_policy import EnginePolicy
 
         local = player.local
-        renderer = trained_renderer(local.renders, arguments=local.arguments)
+        renderer = trained_renderer(prompts_from(local.model, local.adapter), arguments=local.arguments)
         engine = TransformersEngine(local.model, renderer, local.dtype, adapter=local.adapter, device=local.device)
         try:
             yield EnginePolicy(engine, renderer, sampling)

@@ -298,8 +298,8 @@ def labels_import(
     ] = False,
 ) -> None:
     """Take labels into a run; they enter the true level of its report."""
-    from firstchair.cli.evals_view import truth_of
     from firstchair.evals.labels import import_labels
+    from firstchair.evals.report_data import truth_of
     from firstchair.evals.run_record import load_run
 
     candidate = load_run(run)

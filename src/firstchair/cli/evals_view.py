@@ -12,19 +12,11 @@ from rich.console import Console
 from firstchair.cli.tables import Column, number, print_json, print_list, table
 from firstchair.core.errors import RunFailed
 from firstchair.evals.compare import Change, Comparison, Flips
-from firstchair.evals.judge import read_judged
-from firstchair.evals.labels import labels_of
 from firstchair.evals.metrics import SHOWN, excluded, measure, unanswered, verdict_counts
 from firstchair.evals.report import interval, percent, points
+from firstchair.evals.report_data import truth_of
 from firstchair.evals.run_record import Run, RunRecord
 from firstchair.evals.stats import Rate
-from firstchair.evals.true_level import TrueLevel, true_level
-
-
-def truth_of(run: Run) -> TrueLevel:
-    """The true level of a run from the labels and judgements in its directory."""
-    judged = {dp_id: word for dp_id, (_, word) in read_judged(run.path).items()}
-    return true_level(run.rows, labels_of(run), judged, seed=run.record.seed)
 
 
 def print_run(run: Run, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from firstchair.chat.messages import Message
-from firstchair.cli.tables import Column, number, print_json, print_list, table
+from firstchair.cli.tables import Column, counted, number, print_json, print_list, table
 from firstchair.cli.traces_view import call_text
 from firstchair.data.corrections import Correction, Dimension, brief
 from firstchair.data.decisions import DecisionPoint
@@ -95,7 +95,7 @@ def _review_words(golden: GoldenSet) -> str:
     decisions = len({row.dp_id for row in rows})
     detail = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     return (
-        f"{decisions:,} reviewed {'decision' if decisions == 1 else 'decisions'}: "
+        f"{counted(decisions, 'reviewed decision')}: "
         f"{counts.total():,} corrected{f' ({detail})' if detail else ''}, {len(rows) - counts.total():,} confirmed"
     )
 

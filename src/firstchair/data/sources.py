@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError, DataError
@@ -20,6 +20,8 @@ from firstchair.traces.rows import label_text
 from firstchair.traces.session import Session
 from firstchair.traces.session_file import read_catalogs, read_sessions
 from firstchair.traces.store import TraceStore
+
+Item = TypeVar("Item")
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 
@@ -170,18 +172,28 @@ def conversation_texts(where: str) -> Iterator[tuple[str, str]]:
 
     Raises ``DataError`` when there is none: comparing with nothing finds nothing, and would pass for a check.
     """
-    path, empty = Path(where), True
+    return some(_conversation_texts(where), "no conversation in it, so nothing was compared", where)
+
+
+def some(items: Iterable[Item], problem: str, where: str) -> Iterator[Item]:
+    """``items``, of which there must be one. Raises ``DataError`` with ``problem`` of ``where`` after none."""
+    empty = True
+    for item in items:
+        empty = False
+        yield item
+    if empty:
+        raise DataError(problem, path=where)
+
+
+def _conversation_texts(where: str) -> Iterator[tuple[str, str]]:
+    path = Path(where)
     if path.is_file() and not _is_sqlite(path) and _holds_sft(path):
         for record in read_sft(path):
-            empty = False
             yield record.id, conversation_text(record.messages)
-    else:
-        with open_source(where) as source:
-            for session in source.sessions():
-                empty = False
-                yield session.session_id, conversation_text(session.messages)
-    if empty:
-        raise DataError("no conversation in it, so nothing was compared", path=where)
+        return
+    with open_source(where) as source:
+        for session in source.sessions():
+            yield session.session_id, conversation_text(session.messages)
 
 
 def _holds_sft(path: Path) -> bool:

@@ -80,22 +80,25 @@ def _transformers(options: CandidateOptions) -> tuple[Engine, Renderer | None]:
         raise not_a_model(directory, "config.json")
     from firstchair.engines.transformers_engine import TransformersEngine
 
-    adapter = Path(options.adapter) if options.adapter else None
-    renderer = _renderer(options, options.tokenizer or _renders(directory, adapter))
+    renderer = _renderer(options, _prompts_from(options))
     engine = TransformersEngine(
         directory,
         renderer,
         options.dtype,
         prefix_sharing=options.prefix_sharing,
-        adapter=adapter,
+        adapter=options.adapter or None,
         device=options.device,
     )
     return engine, renderer
 
 
-def _renders(model: Path, adapter: Path | None) -> Path:
-    """The directory whose tokenizer and template the weights were trained with: the adapter's own, if it has them."""
-    return adapter if adapter is not None and (adapter / "tokenizer.json").is_file() else model
+def _prompts_from(options: CandidateOptions) -> Path | None:
+    """The directory whose tokenizer and template render prompts here, if any do."""
+    from firstchair.chat.trained import prompts_from
+
+    if options.tokenizer is not None or options.engine != "transformers":
+        return options.tokenizer
+    return prompts_from(Path(options.model), Path(options.adapter) if options.adapter else None)
 
 
 def _renderer(options: CandidateOptions, directory: Path | None) -> Renderer | None:
@@ -114,9 +117,7 @@ def _trained_template(options: CandidateOptions) -> str:
     """Hash of the template that the candidate was trained with; empty when nothing says so."""
     from firstchair.chat.trained import read_rendering
 
-    directory = options.tokenizer
-    if directory is None and options.engine == "transformers":
-        directory = _renders(Path(options.model), Path(options.adapter) if options.adapter else None)
+    directory = _prompts_from(options)
     trained = read_rendering(directory) if directory else None
     return trained.template_hash if trained else ""
 

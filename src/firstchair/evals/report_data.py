@@ -100,7 +100,7 @@ def report_data(
     seed, rows, kinds = run.record.seed, run.rows, golden.kinds
     rates = measure(rows, seed=seed)
     comparison = compare(baseline, run, kinds, seed=seed, allow_serving=allow_serving) if baseline else None
-    truth = _true(run)
+    truth = truth_of(run)
     return ReportData(
         generated_at=generated_at or utc_now(),
         run=run.record,
@@ -109,7 +109,7 @@ def report_data(
         strict=rates["strict_pass"],
         lenient=rates["lenient_pass"],
         true=truth,
-        true_before=_true(baseline) if baseline else None,
+        true_before=truth_of(baseline) if baseline else None,
         verdicts=_verdicts(rows),
         verdicts_before=_verdicts(baseline.rows) if baseline else None,
         undecided=_undecided(run),
@@ -133,7 +133,8 @@ def _metric_rows(rates: Mapping[str, Rate]) -> tuple[MetricRow, ...]:
     return tuple(MetricRow(row.name, row.title, row.meaning, row.better, rates[row.name]) for row in METRICS)
 
 
-def _true(run: Run) -> TrueLevel:
+def truth_of(run: Run) -> TrueLevel:
+    """The true level of a run from the labels and judgements in its directory."""
     judged = {dp_id: word for dp_id, (_, word) in read_judged(run.path).items()}
     return true_level(run.rows, labels_of(run), judged, seed=run.record.seed)
 

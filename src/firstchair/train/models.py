@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from firstchair.chat.renderer import Renderer
-from firstchair.chat.trained import trained_renderer, write_rendering
+from firstchair.chat.trained import RENDERING, prompts_from, trained_renderer, write_rendering
 from firstchair.core.atomic import atomic_dir
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.model_dirs import not_a_model
@@ -153,8 +153,10 @@ def export_model(
                 tensors = {name: state[name] for name, _ in model.named_parameters()}
             save_tokenizer(renderer, temporary)
             write_rendering(renderer, temporary)
+            # safetensors lets the owner alone read its files; the mode that the umask gives is that of any other.
+            mode = (temporary / RENDERING).stat().st_mode
             for file in temporary.glob("*.safetensors"):
-                file.chmod(0o644)
+                file.chmod(mode)
                 with safe_open(file, "pt") as handle:
                     for name in handle.keys():  # noqa: SIM118 - not a dict
                         if name in tensors and not torch.equal(handle.get_tensor(name), tensors[name]):
@@ -201,8 +203,7 @@ def merge_adapter(adapter: Path, out: Path, *, base: Path | None = None, force: 
     except UNREADABLE as error:
         _refuse_broken_weights(adapter)
         raise ConfigError(f"{adapter}: does not fit {base}: {error}") from None
-    has_tokenizer = (adapter / "tokenizer.json").is_file()
-    renderer = trained_renderer(adapter if has_tokenizer else base)
+    renderer = trained_renderer(prompts_from(base, adapter))
     export_model(merged, renderer, out, precision=stored_precision(base), force=force)
 
 

@@ -38,12 +38,11 @@ def make_tiny(recipe: TinyRecipe, *, force: bool = False) -> TinyModel:
         if not path.is_file():
             raise ConfigError(f"corpus: {path}: no such file; check the path")
     counts = [0]
-    texts = list(corpus_texts(recipe.corpus, counts))
-    if not texts:
+    tokenizer = build_tokenizer(corpus_texts(recipe.corpus, counts), recipe.vocab_size)
+    if not counts[0]:
         raise DataError(
             "found no record in any file; expected at least one, for the tokenizer to learn from", field="corpus"
         )
-    tokenizer = build_tokenizer(texts, recipe.vocab_size)
     model = build_model(
         len(tokenizer),
         hidden=recipe.hidden,
