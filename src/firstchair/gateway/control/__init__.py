@@ -1,0 +1,1 @@
+"""What the gateway is told: slots, keys, budgets, prices, workers, and the ledger of what came of it."""
