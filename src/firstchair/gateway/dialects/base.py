@@ -51,6 +51,8 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     reasoning_effort: str | None = None
     response_format: dict[str, Any] | None = None
     """Chat Completions' form (``json_object`` or ``json_schema``)."""
+    received_s: int = 0
+    """When it arrived, in seconds since 1970: ``created`` of an OpenAI answer. Set by the caller, who has a clock."""
     user: str | None = None
     """The client's own name for its end user (``user``, ``metadata.user_id``)."""
     extra: dict[str, Any] = {}
@@ -91,6 +93,8 @@ class ChatAnswer(msgspec.Struct, kw_only=True):
     """``None`` when the provider said nothing; never guessed here."""
     raw_usage: dict[str, Any] | None = None
     tokens: EngineTokens | None = None
+    dialect: DialectName | None = None
+    """Whose words ``raw_usage``, ``native_finish`` and ``extra`` are."""
     extra: dict[str, Any] = {}
     """Fields beside, verbatim, for an answer in the same dialect (``system_fingerprint``, ``service_tier``)."""
 
@@ -105,6 +109,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     usage: TokenCounts | None = None
     raw_usage: dict[str, Any] | None = None
+    dialect: DialectName | None = None
+    """Who speaks. Chat Completions has one reasoning, one text and then the calls: the blocks of its stream are put
+    together so, whatever order they came in. Elsewhere blocks stand where they came."""
+    extra: dict[str, Any] = {}
+    """Goes into ``ChatAnswer.extra``."""
 
 
 class BlockStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +124,10 @@ class BlockStart(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
     name: str | None = None
     data: dict[str, Any] = {}
+    provider: Literal["openai", "anthropic", "other"] = "other"
+    """Whose block ``data`` is."""
+    extra: dict[str, Any] = {}
+    """``extra`` of the part or call, as in its canonical form (``{"anthropic": {...}}``)."""
 
 
 class BlockDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +148,8 @@ class BlockEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Block ``index`` is complete; it never opens again."""
 
     index: int
+    extra: dict[str, Any] = {}
+    """More of the block's ``extra``, known only now (``{"anthropic": {"citations": [...]}}``)."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +161,10 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     usage: TokenCounts | None = None
     raw_usage: dict[str, Any] | None = None
     tokens: EngineTokens | None = None
+    extra: dict[str, Any] = {}
+    """Goes into ``ChatAnswer.extra``."""
+    message_extra: dict[str, Any] = {}
+    """Goes into ``Message.extra`` (``{"openai": {"refusal": ...}}``)."""
 
 
 StreamEvent = Start | BlockStart | BlockDelta | Signature | BlockEnd | End
@@ -166,6 +185,9 @@ class StreamReader(Protocol):
 
 class StreamWriter(Protocol):
     """Writes one stream to a client. One instance a stream."""
+
+    dropped: list[str]
+    """Names of what the events held and the dialect cannot carry, so far."""
 
     def write(self, event: StreamEvent) -> bytes:
         """The server-sent events for ``event``; may be empty."""
@@ -231,6 +253,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     tool_images: Literal["inline", "user_turn", "refuse"] = "user_turn"
     mid_system: Literal["user_turn", "refuse"] = "user_turn"
+    call_ids: Literal["openai", "anthropic", "mistral"] | None = None
+    """Which of ``ID_RULES`` tool-call ids must fit; ``None``: the dialect's own."""
     want_tokens: bool = False
     """Ask an OpenAI-compatible server for token ids and logprobs."""
 
