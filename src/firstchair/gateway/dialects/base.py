@@ -255,6 +255,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     mid_system: Literal["user_turn", "refuse"] = "user_turn"
     call_ids: Literal["openai", "anthropic", "mistral"] | None = None
     """Which of ``ID_RULES`` tool-call ids must fit; ``None``: the dialect's own."""
+    reasoning: Literal["reasoning_content", "reasoning", "both", "drop"] = "both"
+    """Where earlier reasoning stands in a Chat Completions request; ``drop`` for OpenAI itself, which refuses it."""
     want_tokens: bool = False
     """Ask an OpenAI-compatible server for token ids and logprobs."""
 

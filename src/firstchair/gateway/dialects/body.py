@@ -1,0 +1,159 @@
+"""What all dialects do with a request body: typed fields, refusals that name the field, ids that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from firstchair.chat.call_ids import ID_RULES, CallIdMap
+from firstchair.chat.messages import Message, ToolCall
+from firstchair.chat.wire_fields import kind_of
+from firstchair.core.errors import BadRequest, DataError
+from firstchair.gateway.dialects.base import ToolChoice
+
+MAX_INT = 2**53
+"""Integers that every JSON reader keeps exact."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A converter's ``DataError`` as the client's ``BadRequest``."""
+    try:
+        yield
+    except DataError as error:
+        raise BadRequest(error.reason, param=error.field) from None
+
+
+def _wrong(value: Any, key: str, expected: str) -> BadRequest:
+    return BadRequest(f"found {kind_of(value)}; expected {expected}", param=key)
+
+
+def need_text(body: Mapping[str, Any], key: str) -> str:
+    """A field that must be there and not be empty."""
+    value = take_text(body, key)
+    if not value:
+        raise BadRequest("is missing or empty; expected text", param=key)
+    return value
+
+
+def take_text(body: Mapping[str, Any], key: str) -> str | None:
+    value = body.get(key)
+    if not isinstance(value, str | None):
+        raise _wrong(value, key, "text")
+    return value
+
+
+def take_bool(body: Mapping[str, Any], key: str) -> bool | None:
+    value = body.get(key)
+    if not isinstance(value, bool | None):
+        raise _wrong(value, key, "true or false")
+    return value
+
+
+def take_count(body: Mapping[str, Any], key: str) -> int | None:
+    """A whole number of at least 1."""
+    value = body.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(value, key, "a whole number")
+    if not 1 <= value <= MAX_INT:
+        raise BadRequest(f"found {str(value)[:20]}; expected at least 1", param=key)
+    return value
+
+
+def take_number(body: Mapping[str, Any], key: str, *, low: float, high: float) -> float | None:
+    value = body.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(value, key, "a number")
+    if not low <= value <= high:
+        raise BadRequest(f"found {str(value)[:20]}; expected {low:g} to {high:g}", param=key)
+    return value
+
+
+def take_object(body: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    value = body.get(key)
+    if not isinstance(value, dict | None):
+        raise _wrong(value, key, "an object")
+    return value
+
+
+def take_texts(body: Mapping[str, Any], key: str, *, or_one: bool = False) -> tuple[str, ...]:
+    """A list of texts, or one text where that is allowed."""
+    value = body.get(key)
+    if value is None:
+        return ()
+    if or_one and isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(value, key, "text or a list of texts" if or_one else "a list of texts")
+    return tuple(value)
+
+
+def take_list(body: Mapping[str, Any], key: str) -> list[Any]:
+    """A list, empty when there is none."""
+    value = body.get(key)
+    if not isinstance(value, list | None):
+        raise _wrong(value, key, "a list")
+    return value or []
+
+
+def extra_of(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """The fields beyond ``known``, verbatim."""
+    return {key: value for key, value in body.items() if key not in known}
+
+
+def names_of(dropped: Iterable[str]) -> tuple[str, ...]:
+    """The field names of a converter's notes (``field: why``), each once."""
+    return tuple(dict.fromkeys(note.split(": ", 1)[0] for note in dropped))
+
+
+def said(value: Any) -> bool:
+    """A null, empty list or empty object in a request says nothing."""
+    return value is not None and value != [] and value != {}
+
+
+def choice_to_openai(choice: ToolChoice | None) -> Any:
+    """Chat Completions' ``tool_choice``."""
+    if choice is None:
+        return None
+    return {"type": "function", "function": {"name": choice.name}} if choice.kind == "tool" else choice.kind
+
+
+def choice_from_openai(value: Any) -> ToolChoice | None:
+    """The canonical choice of Chat Completions' ``tool_choice``; ``None`` for one that only OpenAI has."""
+    if value in ("auto", "none", "required"):
+        return ToolChoice(kind=value)
+    function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return ToolChoice(kind="tool", name=name) if isinstance(name, str) else None
+
+
+def with_fitting_ids(messages: tuple[Message, ...], rule: str) -> tuple[Message, ...]:
+    """Messages whose tool-call ids a provider takes.
+
+    An id always maps to the same one, so that the next turn of the session maps alike; the client keeps its own.
+    """
+    mapping = CallIdMap(ID_RULES[rule])
+    out: list[Message] = []
+    changed = False
+    for message in messages:
+        if message.tool_calls:
+            calls = tuple(_with_id(call, mapping.to_wire(call.id)) for call in message.tool_calls)
+            if any(new is not old for new, old in zip(calls, message.tool_calls, strict=True)):
+                message, changed = msgspec.structs.replace(message, tool_calls=calls), True
+        elif message.tool_call_id is not None:
+            wire_id = mapping.to_wire(message.tool_call_id)
+            if wire_id != message.tool_call_id:
+                message, changed = msgspec.structs.replace(message, tool_call_id=wire_id), True
+        out.append(message)
+    return tuple(out) if changed else messages
+
+
+def _with_id(call: ToolCall, wire_id: str) -> ToolCall:
+    return call if wire_id == call.id else msgspec.structs.replace(call, id=wire_id)
