@@ -95,7 +95,8 @@ class TraceStore:
         # A store that exists is only read here: opening it must not wait for a writer.
         with reading(engine) as connection:
             found = _layout(connection)
-            others = [] if found else inspect(connection).get_table_names()
+            names = [] if found else inspect(connection).get_table_names()
+            others = [name for name in names if not name.startswith("gateway_")]
         if found is None:
             where = engine.url.render_as_string(hide_password=True)
             if must_exist:
