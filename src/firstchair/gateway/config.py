@@ -1,0 +1,320 @@
+"""``gateway.yaml``: what a gateway process needs before its database can be asked.
+
+Providers stand only here, never in the database, so that nobody who may edit slots can make the gateway call a URL
+of their choice. Secrets stand only in the environment or in files: this file can be committed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from firstchair.core.config import Strict, load_recipe
+from firstchair.core.errors import ConfigError
+from firstchair.gateway.control.slots import Name, Route, SlotConfig
+from firstchair.gateway.dialects.base import DialectName
+
+ProviderType = Literal["anthropic", "openai", "openai-compatible"]
+
+_SPOKEN: Mapping[ProviderType, tuple[DialectName, ...]] = {
+    "anthropic": ("anthropic",),
+    "openai": ("openai", "responses"),
+    "openai-compatible": ("openai",),
+}
+_PATHS: Mapping[DialectName, str] = {
+    "openai": "/chat/completions",
+    "responses": "/responses",
+    "anthropic": "/messages",
+}
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
+_SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
+_OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
+
+
+def _check_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError as error:
+        raise ValueError(f"is no URL: {error}") from None
+    if "@" in url.netloc:
+        return text  # the provider refuses it: the error of a field would repeat the password
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ValueError("expected http://host[:port][/path] or https://…")
+    if port == 0:
+        raise ValueError("port 0 is no port to call")
+    if url.query or url.fragment:
+        raise ValueError("a base URL has neither ? nor #; leave them out")
+    return text.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(_check_url)]
+
+
+class Provider(Strict):
+    """One place that answers calls."""
+
+    type: ProviderType
+    base_url: Url
+    """As the vendors' SDKs take it: ``https://api.anthropic.com``, ``https://api.openai.com/v1``,
+    ``http://127.0.0.1:8000/v1``. A missing ``/v1`` is added when the URL has no path."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key."""
+    api_key_file: Path | None = None
+    """A file that holds the key and nothing else."""
+    headers: Mapping[str, str] = Field(default_factory=dict)
+    """Sent with every call; no place for secrets."""
+    speaks: tuple[DialectName, ...] = ()
+    """Wire formats the server understands, best first; empty: what ``type`` always understands."""
+    context_window: int | None = Field(default=None, ge=1)
+    """Tokens of prompt and answer together, where known: longer prompts go to the next route at once."""
+    tokenizer: Path | None = None
+    """Folder with the model's ``tokenizer.json``; with ``context_window`` it counts prompts before they are sent."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """How the server calls the token limit; ``None``: ``max_completion_tokens`` for openai, else ``max_tokens``."""
+    want_tokens: bool = False
+    """Ask an OpenAI-compatible server for token ids and logprobs (``return_token_ids``), for training."""
+    max_connections: int = Field(default=512, ge=1)
+    """Open connections of one worker to this provider; further calls wait their turn."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Provider:
+        if "@" in urlsplit(self.base_url).netloc:
+            raise ValueError("base_url: a URL may not hold credentials; put the key into api_key_env or api_key_file")
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("api_key_env and api_key_file are both given; keep one")
+        if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
+            # Someone pasted the key itself, so it is not repeated.
+            raise ValueError("api_key_env must be the NAME of an environment variable, not the key")
+        for name, value in self.headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise ValueError(f"headers.{name!r}: not a header that can be sent; use printable ASCII")
+            if name.lower() in _SECRET_HEADERS:
+                raise ValueError(f"headers.{name}: holds a secret; use api_key_env or api_key_file")
+            if name.lower() in _OWN_HEADERS:
+                raise ValueError(f"headers.{name}: is set by the gateway itself; leave it out")
+        if self.tokenizer is not None and self.context_window is None:
+            raise ValueError("tokenizer is given without context_window; add the window or leave the tokenizer out")
+        if self.want_tokens and self.type != "openai-compatible":
+            raise ValueError(f"want_tokens: {self.type} returns no token ids; only openai-compatible servers do")
+        return self
+
+    @property
+    def dialects(self) -> tuple[DialectName, ...]:
+        return self.speaks or _SPOKEN[self.type]
+
+    def dialect_for(self, inbound: DialectName) -> DialectName:
+        """The wire format to speak: the client's own if the server knows it, so that nothing is translated."""
+        return inbound if inbound in self.dialects else self.dialects[0]
+
+    def url(self, dialect: DialectName) -> str:
+        """Where a request of ``dialect`` goes."""
+        base = self.base_url
+        if dialect == "anthropic":
+            base = base.removesuffix("/v1") + "/v1"
+        elif not urlsplit(base).path:
+            base += "/v1"
+        return base + _PATHS[dialect]
+
+    def secret(self, name: str) -> str | None:
+        """The key, or ``None`` for a server that wants none. Raises ``ConfigError``, which never holds the key."""
+        if self.api_key_env is not None:
+            value = os.environ.get(self.api_key_env, "").strip()
+            if not value:
+                raise ConfigError(
+                    f"providers.{name}.api_key_env: {self.api_key_env} is not set; export it before the start"
+                )
+            where = self.api_key_env
+        elif self.api_key_file is not None:
+            where = str(self.api_key_file)
+            try:
+                value = self.api_key_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "is not text"
+                raise ConfigError(f"providers.{name}.api_key_file: {where}: {reason}") from None
+        else:
+            return None
+        if not value or not value.isascii() or not value.isprintable() or " " in value:
+            raise ConfigError(f"providers.{name}: the key in {where} is empty or no single printable word")
+        return value
+
+
+class Listen(Strict):
+    """Where the gateway can be reached."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8400, ge=0, le=65535)
+    """0: any free one, told in the log."""
+    admin_host: str = "127.0.0.1"
+    admin_port: int = Field(default=8401, ge=0, le=65535)
+    """Slots, keys, metrics and the console; its keys need the scope ``admin``."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Listen:
+        if self.port and self.port == self.admin_port:
+            raise ValueError(f"port and admin_port are both {self.port}; calls and administration need one each")
+        return self
+
+
+class Auth(Strict):
+    """Who may call."""
+
+    require_keys: bool = True
+    """Off only for a gateway that nobody else can reach: it listens on loopback then."""
+    on_unreadable_budget: Literal["allow", "refuse"] = "refuse"
+    """What happens to calls of a key with a budget while the database cannot be read. Counted either way."""
+
+
+class Limits(Strict):
+    """What one request may be."""
+
+    max_body_mb: float = Field(default=64.0, gt=0, le=1024)
+    max_headers: int = Field(default=200, ge=16, le=10_000)
+    max_header_bytes: int = Field(default=65_536, ge=1024, le=1_048_576)
+    """All header names and values together."""
+    max_depth: int = Field(default=64, ge=8, le=500)
+    """Levels of JSON nesting."""
+    max_answer_mb: float = Field(default=64.0, gt=0, le=1024)
+    """A longer answer of a provider is a broken one."""
+    body_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a client may take to send its request."""
+
+
+class BreakerConfig(Strict):
+    """When a provider is left alone for a while."""
+
+    failures: int = Field(default=5, ge=1)
+    """So many failures in a row within ``window_s`` open it."""
+    window_s: float = Field(default=30.0, gt=0)
+    open_s: float = Field(default=10.0, gt=0)
+    """First pause; every probe that fails doubles it, up to ``max_open_s``."""
+    max_open_s: float = Field(default=120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> BreakerConfig:
+        if self.max_open_s < self.open_s:
+            raise ValueError(
+                f"max_open_s ({self.max_open_s:g}) is below open_s ({self.open_s:g}); raise it or lower open_s"
+            )
+        return self
+
+
+class Recording(Strict):
+    """What is kept of the calls."""
+
+    on: bool = True
+    """Off: the ledger still gets every call, but without its request and answer."""
+    store: str = "traces.db"
+    """The trace store, SQLite file or PostgreSQL URL."""
+    blobs: Path | None = None
+    """Folder of large bodies; ``None``: ``blobs`` in the spool folder."""
+    redact: bool = True
+    """Replace what looks like a credential before anything is written."""
+    redact_hook: str | None = None
+    """``package.module:function`` that gets one text and returns what is kept of it, after the built-in patterns."""
+    patterns: tuple[str, ...] = ()
+    """Further regular expressions to redact."""
+
+
+class GatewayConfig(Strict):
+    """One gateway."""
+
+    listen: Listen = Listen()
+    workers: int = Field(default=1, ge=1, le=256)
+    """Processes that answer calls."""
+    database: str = "gateway.db"
+    """Slots, keys, ledger: SQLite file or PostgreSQL URL."""
+    spool: Path = Path("spool")
+    """Folder where finished calls wait for the database; on a disk that outlives the process."""
+    prices: Path | None = None
+    """Price table; ``None``: the one that is shipped."""
+    providers: dict[Name, Provider] = Field(min_length=1)
+    slots: tuple[SlotConfig, ...] = ()
+    """Written into a database that has none yet; afterwards the database decides."""
+    auth: Auth = Auth()
+    limits: Limits = Limits()
+    breaker: BreakerConfig = BreakerConfig()
+    recording: Recording = Recording()
+    drain_s: float = Field(default=30.0, ge=0)
+    """How long running calls may take to finish after SIGTERM."""
+
+    @model_validator(mode="after")
+    def _check(self) -> GatewayConfig:
+        if not self.auth.require_keys:
+            for field, host in (("host", self.listen.host), ("admin_host", self.listen.admin_host)):
+                if not is_loopback(host):
+                    raise ValueError(
+                        f"listen.{field} is {host} while auth.require_keys is off: anyone could call at your cost; "
+                        "turn keys on or listen on 127.0.0.1"
+                    )
+        names = [slot.slot for slot in self.slots]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"slots: {name} stands twice; slot names are unique")
+        for slot in self.slots:
+            check_providers(slot, self.providers)
+        return self
+
+
+def check_providers(slot: SlotConfig, providers: Mapping[str, Provider]) -> None:
+    """Raise ``ValueError`` when ``slot`` names a provider that the configuration has not."""
+    routes: list[tuple[str, Route]] = [("primary", slot.primary)]
+    routes += [(f"fallbacks[{place}]", route) for place, route in enumerate(slot.fallbacks)]
+    routes += [(f"shadow[{place}]", route) for place, route in enumerate(slot.shadow)]
+    if slot.canary is not None:
+        routes.append(("canary.route", slot.canary.route))
+    for field, route in routes:
+        if route.provider not in providers:
+            known = ", ".join(sorted(providers))
+            raise ValueError(
+                f"slots.{slot.slot}.{field}: provider {route.provider} is unknown; expected one of {known}"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_config(path: Path | None, overrides: tuple[str, ...] = ()) -> GatewayConfig:
+    """``gateway.yaml``; relative paths count from the file's folder. Raises ``ConfigError``."""
+    config = load_recipe(GatewayConfig, path, overrides)
+    return _anchored(config, path.parent) if path is not None else config
+
+
+def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
+    def path(value: Path | None) -> Path | None:
+        return None if value is None else folder / value.expanduser()
+
+    def url(value: str) -> str:
+        return value if "://" in value else str(folder / Path(value).expanduser())
+
+    recording = config.recording
+    providers = {
+        name: provider.model_copy(
+            update={"api_key_file": path(provider.api_key_file), "tokenizer": path(provider.tokenizer)}
+        )
+        for name, provider in config.providers.items()
+    }
+    return config.model_copy(
+        update={
+            "database": url(config.database),
+            "spool": path(config.spool),
+            "prices": path(config.prices),
+            "providers": providers,
+            "recording": recording.model_copy(update={"store": url(recording.store), "blobs": path(recording.blobs)}),
+        }
+    )

@@ -1,0 +1,177 @@
+"""One provider as a worker calls it: aiohttp, one connection pool each, every failure typed.
+
+Nothing here follows a redirect, reads a proxy from the environment or keeps a cookie: a call goes to the URL of the
+configuration or nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from firstchair.gateway.dialects.base import DialectName, Failure, FailureKind, StreamFault
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from firstchair.gateway.config import Provider
+
+FORWARDED: Mapping[DialectName, frozenset[bytes]] = {
+    "anthropic": frozenset({b"anthropic-version", b"anthropic-beta"}),
+    "openai": frozenset({b"openai-beta"}),
+    "responses": frozenset({b"openai-beta"}),
+}
+"""Request headers of the client that go on to a provider of the same dialect. Nothing else does."""
+ANTHROPIC_VERSION: Final = "2023-06-01"
+MAX_ERROR_BYTES: Final = 1 << 20
+_KEEPALIVE_S: Mapping[str, float] = {"anthropic": 30.0, "openai": 30.0, "openai-compatible": 4.0}
+"""How long an idle connection is reused. Python servers close theirs after 5 s; a request must not meet that."""
+
+
+class Answered:
+    """The head of an answer; its body is read by one of the methods, once."""
+
+    def __init__(self, provider: str, response: aiohttp.ClientResponse):
+        self._provider = provider
+        self._response = response
+        self.status = response.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Lower-case names."""
+        return {name.lower(): value for name, value in self._response.headers.items()}
+
+    @property
+    def is_stream(self) -> bool:
+        return self._response.content_type == "text/event-stream"
+
+    async def body(self, limit: int) -> bytes:
+        """All of it. Raises ``StreamFault`` when it is cut or longer than ``limit`` bytes."""
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > limit:
+                self.stop()
+                raise StreamFault(_bad(self._provider, f"sent more than {limit} bytes", self.status))
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def error_body(self) -> bytes:
+        """What of an error can be read; never raises."""
+        try:
+            return await self._response.content.read(MAX_ERROR_BYTES)
+        except Exception as error:
+            if isinstance(error, _errors()):
+                return b""
+            raise
+        finally:
+            self._response.release()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes as they come. Raises ``StreamFault`` when the connection breaks."""
+        content = self._response.content
+        try:
+            while chunk := await content.readany():
+                yield chunk
+        except Exception as error:
+            if isinstance(error, _errors()):
+                raise StreamFault(_bad(self._provider, "broke off its answer", self.status)) from None
+            raise
+
+    def stop(self) -> None:
+        """Close the connection: the provider stops computing."""
+        self._response.close()
+
+    def release(self) -> None:
+        """Give the connection back, or close it when the answer has not been read to its end."""
+        self._response.release()
+
+
+class Upstream:
+    """One provider."""
+
+    def __init__(self, name: str, provider: Provider):
+        import aiohttp
+
+        self.name = name
+        self.provider = provider
+        self._urls = {dialect: provider.url(dialect) for dialect in provider.dialects}
+        self._headers = _own_headers(name, provider)
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=provider.max_connections, keepalive_timeout=_KEEPALIVE_S[provider.type], ttl_dns_cache=60
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("user-agent", "accept", "accept-encoding"),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+    async def send(
+        self, dialect: DialectName, body: bytes, client_headers: Mapping[str, str], *, connect_s: float
+    ) -> Answered | Failure:
+        """POST ``body`` and wait for the head of the answer; the caller holds the clock for that."""
+        import aiohttp
+
+        timeout = self._timeouts.get(connect_s)
+        if timeout is None:
+            timeout = self._timeouts[connect_s] = aiohttp.ClientTimeout(total=None, connect=connect_s)
+        headers = {**client_headers, **self._headers} if client_headers else self._headers
+        if dialect == "anthropic" and "anthropic-version" not in headers:
+            headers = {**headers, "anthropic-version": ANTHROPIC_VERSION}
+        try:
+            response = await self._session.post(
+                self._urls[dialect], data=body, headers=headers, timeout=timeout, allow_redirects=False
+            )
+        except aiohttp.ConnectionTimeoutError:
+            return self._failed(FailureKind.CONNECT, f"could not be reached within {connect_s:g} s")
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            refused = isinstance(error, aiohttp.ClientConnectorError)
+            return self._failed(FailureKind.CONNECT, "cannot be reached" if refused else "closed the connection")
+        except (aiohttp.ClientError, asyncio.IncompleteReadError, ValueError):
+            return self._failed(FailureKind.BAD_ANSWER, "sent what is not HTTP")
+        if 300 <= response.status < 400:
+            response.close()
+            return _bad(self.name, "answered with a redirect, which is not followed", response.status)
+        return Answered(self.name, response)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def _failed(self, kind: FailureKind, what: str) -> Failure:
+        return Failure(kind=kind, message=f"provider {self.name} {what}")
+
+
+def _errors() -> tuple[type[BaseException], ...]:
+    """What reading an answer can fail with."""
+    import aiohttp
+
+    return (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError)
+
+
+def _bad(provider: str, what: str, status: int | None) -> Failure:
+    return Failure(kind=FailureKind.BAD_ANSWER, message=f"provider {provider} {what}", status=status)
+
+
+def _own_headers(name: str, provider: Provider) -> dict[str, str]:
+    # Streams are not worth compressing, and a compressor in between would hold events back.
+    headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "firstchair"}
+    headers |= {header.lower(): value for header, value in provider.headers.items()}
+    secret = provider.secret(name)
+    if secret is not None:
+        if provider.type == "anthropic":
+            headers["x-api-key"] = secret
+        else:
+            headers["authorization"] = f"Bearer {secret}"
+    return headers
+
+
+def client_headers(dialect: DialectName, headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The headers of a request that go on to a provider of the same dialect. ``headers`` have lower-case names."""
+    return {
+        name.decode("ascii"): value.decode("latin-1")
+        for name in FORWARDED[dialect]
+        if (value := headers.get(name)) is not None
+    }
