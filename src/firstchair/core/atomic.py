@@ -11,10 +11,10 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from firstchair.core.errors import ConfigError, FirstchairError, RunFailed
 
@@ -106,13 +106,25 @@ def atomic_writer(path: Path, *, force: bool = False) -> Iterator[IO[str]]:
     Raises ``ConfigError`` when ``path`` exists without ``force`` or cannot be a file's, ``RunFailed`` when the disk
     refuses the write.
     """
+    with _replacing(path, force, lambda temporary: temporary.open("x", encoding="utf-8", newline="\n")) as out:
+        yield out
+
+
+def write_bytes(path: Path, data: bytes, *, force: bool = False) -> None:
+    """Write ``data`` to ``path`` atomically. Raises as ``atomic_writer`` does."""
+    with _replacing(path, force, lambda temporary: temporary.open("xb")) as out:
+        out.write(data)
+
+
+@contextmanager
+def _replacing(path: Path, force: bool, opened: Callable[[Path], IO[Any]]) -> Iterator[IO[Any]]:
     refuse_existing(path, force=force)
     if path.is_dir():
         raise ConfigError(f"{path} is a directory, and a file is to be written; choose another path")
     _make_dirs(path.parent, path)
     temporary = _new_name(path)
     try:
-        handle = temporary.open("x", encoding="utf-8", newline="\n")
+        handle = opened(temporary)
     except OSError as error:
         raise _no_place(path, error) from error
     try:

@@ -76,20 +76,34 @@ def merge_calls(calls: Iterable[RecordedCall]) -> list[Branch]:
         prompt_keys = [message_key(message) for message in call.prompt]
         branch = _longest_prefix(branches, prompt_keys, call)
         if branch is None:
-            branch = Branch(call.prompt, prompt_keys, call.catalog_id, len(call.prompt), call.created_at, [], {})
+            branch = open_branch(call)
             branches.append(branch)
-        else:
-            # Earlier messages keep the text of their first recording.
-            branch.messages += call.prompt[len(branch.messages) :]
-            branch.keys = branch.keys + prompt_keys[len(branch.keys) :]
-        index = len(branch.messages) if call.reply else None
-        branch.calls.append(msgspec.structs.replace(call.call, message_index=index))
-        branch.messages += tuple(_with_ending(message, call.call) for message in call.reply)
-        branch.keys = branch.keys + [message_key(message) for message in call.reply]
-        branch.meta = {**call.meta, **branch.meta}
-        if (tokens := call.call.tokens) is not None:
-            branch.ids = tokens.prompt_ids + tokens.completion_ids
+        extend_branch(branch, call, prompt_keys, [message_key(message) for message in call.reply])
     return branches
+
+
+def open_branch(call: RecordedCall) -> Branch:
+    """A branch that begins with ``call``, which is still to be put into it."""
+    return Branch((), [], call.catalog_id, len(call.prompt), call.created_at, [], {})
+
+
+def extend_branch(branch: Branch, call: RecordedCall, prompt_keys: list[Any], reply_keys: list[Any]) -> None:
+    """Put ``call``, whose prompt begins with the whole of ``branch``, into it. One key a message."""
+    # Earlier messages keep the text of their first recording.
+    branch.messages += call.prompt[len(branch.messages) :]
+    index = len(branch.messages) if call.reply else None
+    branch.calls.append(msgspec.structs.replace(call.call, message_index=index))
+    branch.messages += tuple(_with_ending(message, call.call) for message in call.reply)
+    branch.keys = [*branch.keys, *prompt_keys[len(branch.keys) :], *reply_keys]
+    branch.meta = {**call.meta, **branch.meta}
+    if (tokens := call.call.tokens) is not None:
+        branch.ids = tokens.prompt_ids + tokens.completion_ids
+
+
+def continues_ids(branch: Branch, call: RecordedCall) -> bool:
+    """Whether the engine read at ``call`` what it had read and written in ``branch``, as far as it says."""
+    tokens = call.call.tokens
+    return tokens is None or tokens.prompt_ids[: len(branch.ids)] == branch.ids
 
 
 ENDING_OF: Mapping[str, str] = MappingProxyType(
@@ -104,7 +118,9 @@ ENDING_OF: Mapping[str, str] = MappingProxyType(
         "recitation": REFUSED,
         "blocklist": REFUSED,
         "prohibited_content": REFUSED,
+        "context_window": TRUNCATED,
         "pause_turn": UNFINISHED,
+        "pause": UNFINISHED,
         "error": UNFINISHED,
         "abort": UNFINISHED,
         "cancelled": UNFINISHED,
@@ -121,7 +137,6 @@ def _with_ending(message: Message, call: ModelCall) -> Message:
 
 
 def _longest_prefix(branches: list[Branch], keys: list[Any], call: RecordedCall) -> Branch | None:
-    tokens = call.call.tokens
     best: Branch | None = None
     for branch in branches:
         size = len(branch.keys)
@@ -130,7 +145,7 @@ def _longest_prefix(branches: list[Branch], keys: list[Any], call: RecordedCall)
             and size <= len(keys)
             and (best is None or size > len(best.keys))
             and keys[:size] == branch.keys
-            and (tokens is None or tokens.prompt_ids[: len(branch.ids)] == branch.ids)
+            and continues_ids(branch, call)
         ):
             best = branch
     return best
@@ -141,19 +156,26 @@ def branch_sessions(
 ) -> Iterator[Session]:
     """Sessions of ``branches``: the first is ``session_id``, later ones ``session_id#1``, ``#2``."""
     for number, branch in enumerate(branches):
-        meta = dict(branch.meta)
-        if number:
-            meta["branch_of"] = session_id
-        has_history = any(message.role == "assistant" for message in branch.messages[: branch.context_end])
-        yield Session(
-            session_id=f"{session_id}#{number}" if number else session_id,
-            source=source,
-            created_at=branch.created_at,
-            catalog_id=branch.catalog_id,
-            messages=branch.messages,
-            turns=turns_of(branch.messages),
-            calls=tuple(branch.calls),
-            labels=labels,
-            meta=meta,
-            context_end=branch.context_end if has_history else 0,
+        name = f"{session_id}#{number}" if number else session_id
+        yield branch_session(
+            branch, session_id=name, source=source, labels=labels, branch_of=session_id if number else ""
         )
+
+
+def branch_session(
+    branch: Branch, *, session_id: str, source: Source, labels: dict[str, Any], branch_of: str = ""
+) -> Session:
+    """``branch`` as a session; ``branch_of``: the session that it has branched off."""
+    has_history = any(message.role == "assistant" for message in branch.messages[: branch.context_end])
+    return Session(
+        session_id=session_id,
+        source=source,
+        created_at=branch.created_at,
+        catalog_id=branch.catalog_id,
+        messages=branch.messages,
+        turns=turns_of(branch.messages),
+        calls=tuple(branch.calls),
+        labels=labels,
+        meta={**branch.meta, "branch_of": branch_of} if branch_of else dict(branch.meta),
+        context_end=branch.context_end if has_history else 0,
+    )

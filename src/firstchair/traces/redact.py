@@ -76,20 +76,41 @@ _SECRET_PAIRS = frozenset(
     }
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+# A key begins where no ASCII word goes on (Chinese has no spaces), or after an escape of JSON inside of a text
+# ("\\nsk-…" in tool arguments).
+_START = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 _SECRET_TEXT = re.compile(
     # A token has a digit, a capital or padding; prose ("basic training") has not.
-    r"\b(?:bearer|basic)\s+(?-i:(?=[^\s\"']*[0-9A-Z=])[A-Za-z0-9._~+/=-]{8,})"
-    r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"
-    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"
-    r"|\bhf_[A-Za-z0-9]{20,}|\bxox[a-z]-[A-Za-z0-9-]{10,}"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[A-Za-z0-9_-]{30,}"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    _START + r"(?:(?:bearer|basic)\s+(?-i:(?=[^\s\"']*[0-9A-Z=])[A-Za-z0-9._~+/=-]{8,})"
+    r"|(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}"
+    # A key of this gateway.
+    r"|fc_[A-Za-z0-9_-]{40,}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    r"|hf_[A-Za-z0-9]{20,}|xox[a-z]-[A-Za-z0-9-]{10,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9_])|AIza[A-Za-z0-9_-]{30,}"
+    r"|eyJ[A-Za-z0-9_-]{8,1024}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
-_URL_USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", re.IGNORECASE)
+_URL_USER = re.compile(r"((?<![a-z0-9_])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]+@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(
     r"([?&](?:api[_-]?key|key|access[_-]?token|token|sig|signature|secret|password)=)[^&\s#]+", re.IGNORECASE
+)
+
+
+# For a quick look at bytes: where in lower-case text a match may begin, how far before that, and what then decides.
+# Without the context before it the URL's test is wider than the pattern, never narrower.
+_SECRET_BYTES = re.compile(_SECRET_TEXT.pattern.encode(), _SECRET_TEXT.flags & ~re.UNICODE)
+_USER_BYTES = re.compile(_URL_USER.pattern.encode(), re.IGNORECASE)
+_PARAMETER_BYTES = re.compile(_URL_PARAMETER.pattern.encode(), re.IGNORECASE)
+_ANCHORS = (
+    *((word, 0, _SECRET_BYTES) for word in (b"bearer", b"basic", b"fc_", b"gh", b"hf_", b"xox")),
+    *((word, 0, _SECRET_BYTES) for word in (b"akia", b"asia", b"aiza", b"eyj", b"-----begin")),
+    (b"k-", 1, _SECRET_BYTES),
+    (b"_pat_", len(b"github"), _SECRET_BYTES),
+    (b"://", 0, re.compile(rb"://[^/@\s]+@")),
+    (b"?", 0, _PARAMETER_BYTES),
+    (b"&", 0, _PARAMETER_BYTES),
 )
 
 
@@ -166,3 +187,22 @@ def redact_text(text: str) -> str:
     text = _SECRET_TEXT.sub(REDACTED, text)
     text = _URL_USER.sub(rf"\1{REDACTED}@", text)
     return _URL_PARAMETER.sub(rf"\1{REDACTED}", text)
+
+
+def may_hold_secret(text: bytes) -> bool:
+    """A quick look at UTF-8 text: ``False`` when ``redact_text`` would change nothing (about 0.5 ms for 100 kB)."""
+    lowered = text.lower()
+    for anchor, back, pattern in _ANCHORS:
+        at = lowered.find(anchor)
+        while at >= 0:
+            if at >= back and pattern.match(text, at - back):
+                return True
+            at = lowered.find(anchor, at + 1)
+    return False
+
+
+def redact_bytes(text: bytes) -> bytes:
+    """``redact_text`` of bytes that may be no text."""
+    text = _SECRET_BYTES.sub(REDACTED.encode(), text)
+    text = _USER_BYTES.sub(rb"\1" + REDACTED.encode() + b"@", text)
+    return _PARAMETER_BYTES.sub(rb"\1" + REDACTED.encode(), text)

@@ -1,0 +1,265 @@
+"""Takes credentials out of a call before anything of it is written: spool, ledger, trace, blob.
+
+    request bytes ─▶ its JSON strings ─▶ quick look ─▶ nothing: the same bytes object
+                                            └▶ strings that hold a secret are written anew; all other bytes stay
+
+The patterns are those of ``firstchair.traces.redact``, on every string as its reader sees it (escapes undone, and
+JSON inside of a string too). Beside the conversation and the tool schemas, which a model is shown as they are, a
+field whose name says that it holds a credential loses its value (``mcp_servers[].authorization_token``,
+``tools[].headers``). Request and answer are treated alike, so that an answer and its echo in the next prompt stay
+equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from firstchair.chat.messages import ImagePart, Message, Part, RawPart, TextPart, ThinkingPart
+from firstchair.core.errors import ConfigError
+from firstchair.gateway.records import CallRecord
+from firstchair.traces.redact import (
+    REDACTED,
+    SAFE_HEADERS,
+    is_secret_name,
+    may_hold_secret,
+    redact_bytes,
+    redact_text,
+)
+
+TextHook = Callable[[str], str]
+"""Gets one text and returns what may be kept of it."""
+
+_STRING = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_OUTSIDE_STRINGS = b" \t\r\n{}[]:,0123456789+-.eEtrufalsn"
+"""Everything that JSON writes outside of strings."""
+_SHOWN_TO_THE_MODEL = frozenset(
+    {"messages", "input", "system", "instructions", "input_schema", "parameters", "json_schema", "schema"}
+)
+_decode_string = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def load_hook(reference: str) -> TextHook:
+    """The function that ``package.module:function`` names. Raises ``ConfigError``."""
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(import_module(module), name) if module and name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"recording.redact_hook: {reference!r} cannot be imported: {error}") from None
+    if not callable(found):
+        raise ConfigError(
+            f"recording.redact_hook: found {reference!r}; expected package.module:function, a function of one text"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def stored_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The headers that may be written down: those of the allow-list, by lower-case name."""
+    return {name.lower(): redact_text(value) for name, value in headers if name.lower() in SAFE_HEADERS}
+
+
+class Redactor:
+    """What one gateway takes out. Never raises over a call; ``hook_failures`` counts texts that the hook failed on,
+    which are then not kept at all.
+    """
+
+    def __init__(self, *, patterns: Sequence[str] = (), hook: TextHook | None = None):
+        """``patterns``: further regular expressions. Raises ``ConfigError`` for one that is none."""
+        self._patterns = tuple(_compiled(pattern, index) for index, pattern in enumerate(patterns))
+        self._hook = hook
+        self.hook_failures = 0
+
+    def record(self, record: CallRecord) -> CallRecord:
+        """``record`` as it may be written."""
+        return msgspec.structs.replace(
+            record,
+            request=self.body(record.request),
+            answer=None if record.answer is None else self.message(record.answer),
+            error=self.text(record.error),
+            session=self.text(record.session),
+            user=self.text(record.user),
+            requested_model=self.text(record.requested_model),
+        )
+
+    def body(self, body: bytes) -> bytes:
+        """A request's JSON; the same object when there is nothing in it to take out (about 1 ms for 100 kB).
+
+        Total: what is no JSON is treated as text.
+        """
+        return self._clean(body, in_conversation=False)
+
+    def text(self, text: str) -> str:
+        """One text, which may hold JSON itself."""
+        if not text:
+            return text
+        raw = text.encode("utf-8", "surrogatepass")
+        # Within JSON a text begins at a quote or an escape, which only the strings themselves tell.
+        if text.lstrip()[:1] in ("{", "["):
+            cleaned = self._clean(raw, in_conversation=True)
+            return text if cleaned is raw else cleaned.decode("utf-8", "surrogatepass")
+        return self._plain(text, raw)
+
+    def message(self, message: Message) -> Message:
+        """A message with its texts, arguments and raw parts cleaned; the same object when nothing changed."""
+        cleaned = msgspec.structs.replace(
+            message,
+            content=tuple(self._part(part) for part in message.content),
+            tool_calls=tuple(
+                msgspec.structs.replace(call, arguments=self.text(call.arguments), extra=self._value(call.extra))
+                for call in message.tool_calls
+            ),
+            extra=self._value(message.extra),
+        )
+        return message if cleaned == message else cleaned
+
+    def _part(self, part: Part) -> Part:
+        if isinstance(part, TextPart | ThinkingPart):
+            return msgspec.structs.replace(part, text=self.text(part.text), extra=self._value(part.extra))
+        if isinstance(part, ImagePart):
+            return msgspec.structs.replace(part, url=self.text(part.url), extra=self._value(part.extra))
+        return msgspec.structs.replace(part, data=self._value(part.data)) if isinstance(part, RawPart) else part
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self._value(item) for item in value]
+        return {key: self._value(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    def _plain(self, text: str, raw: bytes) -> str:
+        if may_hold_secret(raw):
+            text = redact_text(text)
+        for pattern in self._patterns:
+            text = pattern.sub(REDACTED, text)
+        return self._hooked(text)
+
+    def _hooked(self, text: str) -> str:
+        if self._hook is None:
+            return text
+        try:
+            kept = self._hook(text)
+        except Exception:  # noqa: BLE001 - the user's code; a text it failed on must neither be kept nor end the call
+            kept = None
+        if isinstance(kept, str):
+            return kept
+        self.hook_failures += 1
+        return REDACTED
+
+    def _clean(self, body: bytes, *, in_conversation: bool) -> bytes:
+        parts: list[bytes] = _STRING.split(body)
+        strings = parts[1::2]
+        outside = b"".join(parts[0::2])
+        is_json = not outside.translate(None, _OUTSIDE_STRINGS)
+        named = set() if in_conversation else _named_secrets(parts)
+        if self._hook is None and not self._patterns and not named:
+            shown = b"\n".join([text if b"\\" not in text else _shown(text) for text in strings])
+            if not may_hold_secret(shown) and (is_json or not may_hold_secret(body)):
+                return body
+        changed = False
+        for index in range(1, len(parts), 2):
+            if index in named:
+                parts[index], changed = _encode(REDACTED), True
+                continue
+            is_key = parts[index + 1].lstrip()[:1] == b":"
+            text = _text_of(parts[index])
+            cleaned = redact_text(text) if is_key else self.text(text)
+            if cleaned != text:
+                parts[index], changed = _encode(cleaned.encode("utf-8", "replace").decode()), True
+        cleaned_body = b"".join(parts) if changed else body
+        return cleaned_body if is_json else self._clean_outside(cleaned_body)
+
+    def _clean_outside(self, body: bytes) -> bytes:
+        """Bytes that are no JSON, or not to their end, once more as one text."""
+        cleaned = redact_bytes(body) if may_hold_secret(body) else body
+        if self._patterns:
+            text = cleaned.decode("latin-1")
+            for pattern in self._patterns:
+                text = pattern.sub(REDACTED, text)
+            cleaned = text.encode("latin-1", "replace")
+        return body if cleaned == body else cleaned
+
+
+def _compiled(pattern: str, index: int) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"recording.patterns[{index}]: found {pattern!r}; expected a regular expression: {error}"
+        ) from None
+
+
+def _text_of(string: bytes) -> str:
+    """What a JSON string says; its bytes one by one where it is no valid one."""
+    try:
+        return _decode_string(string)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return string[1:-1].decode("utf-8", "surrogateescape")
+
+
+def _shown(string: bytes) -> bytes:
+    """A string with escapes as the quick look is to see it: escapes undone, and where it holds escapes even then
+    (JSON in a string), those undone too, as far as they matter.
+    """
+    shown = _text_of(string).encode("utf-8", "surrogatepass") if b"\\" in string else string
+    return shown + b"\n" + _INNER_ESCAPE.sub(_inner, shown) if b"\\" in shown else shown
+
+
+_INNER_ESCAPE = re.compile(rb"\\(?:u00([2-7][0-9a-fA-F])|([^u]))")
+_INNER = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f"}
+
+
+def _inner(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 16)]) if found[1] else _INNER.get(found[2], found[2])
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_a_secret(key: bytes) -> bool:
+    name = _text_of(key)
+    return is_secret_name(name) or _holds_headers(name)
+
+
+def _holds_headers(name: str) -> bool:
+    return name.lower().replace("-", "_").endswith("headers")
+
+
+def _named_secrets(parts: list[bytes]) -> set[int]:
+    """Which of ``parts`` are strings that stand under a name of a credential, beside what a model is shown."""
+    keys = [index for index in range(1, len(parts), 2) if parts[index + 1].lstrip()[:1] == b":"]
+    # Long keys are no names and would only fill the memory of those that are.
+    if not any(len(parts[index]) <= 130 and _names_a_secret(parts[index]) for index in keys):
+        return set()
+    is_key = set(keys)
+    found: set[int] = set()
+    path: list[str] = []  # the key under which each open object or list stands
+    pending = ""
+    for index in range(0, len(parts), 2):
+        for byte in parts[index]:
+            if byte in b"{[":
+                path.append(pending)
+                pending = ""
+            elif byte in b"}]":
+                pending = ""
+                if path:
+                    path.pop()
+            elif byte == 0x2C and pending:
+                pending = ""
+        string = index + 1
+        if string in is_key:
+            pending = _text_of(parts[string])
+        elif string < len(parts) and _is_credential([*path, pending]):
+            found.add(string)
+    return found
+
+
+def _is_credential(path: list[str]) -> bool:
+    if not _SHOWN_TO_THE_MODEL.isdisjoint(path):
+        return False
+    return any(is_secret_name(name) for name in path) or (
+        any(_holds_headers(name) for name in path[:-1]) and path[-1].lower() not in SAFE_HEADERS
+    )
