@@ -494,7 +494,8 @@ def _spoilt(events: list[bytes], fault: Fault, wire: Wire) -> list[bytes]:
         event = (b"event: error\ndata: " if wire == "anthropic" else b"data: ") + error + b"\n\n"
         return [*(events[:after] if kind == "error_late" else ()), event]
     if kind == "broken_json":
-        return [*events[:after], events[after][: len(events[after]) // 2] + b"\n\n", *events[after + 1 :]]
+        start, data = events[after].split(b"data: ", 1)
+        return [*events[:after], start + b"data: " + data[: len(data) // 2] + b"\n\n", *events[after + 1 :]]
     if kind == "broken_utf8":
         return [*events[:after], _spoil(events[after]), *events[after + 1 :]]
     if kind == "comments":

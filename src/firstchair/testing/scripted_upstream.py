@@ -108,6 +108,11 @@ class ScriptedUpstream:
 
         self._call(go_on)
 
+    @property
+    def holding(self) -> int:
+        """Answers that hang until they are released."""
+        return sum(not hold.done() for hold in self._holds)
+
     def wait_until(self, true: Callable[[ScriptedUpstream], bool], timeout_s: float = WAIT_S) -> None:
         """Wait for something to be seen here; raises ``TimeoutError``."""
         with self._changed:
@@ -199,6 +204,7 @@ class ScriptedUpstream:
         """Done when the test says ``release``."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._holds.append(future)
+        self.changed()
         return future
 
     def attach(self, connection: _Connection) -> None:
