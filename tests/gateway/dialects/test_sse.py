@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +51,7 @@ def test_an_event_is_out_as_soon_as_its_bytes_are_in():
 def test_what_is_written_is_read_back_through_any_cuts(events, cuts):
     raw = b"".join(encode(event, data.encode()) for event, data in events)
     edges = sorted({0, len(raw), *(cut for cut in cuts if cut < len(raw))})
-    got = parse(*(raw[a:b] for a, b in zip(edges, edges[1:], strict=False)))
+    got = parse(*(raw[a:b] for a, b in pairwise(edges)))
     assert got == [(event, data.replace("\r\n", "\n").replace("\r", "\n")) for event, data in events]
 
 

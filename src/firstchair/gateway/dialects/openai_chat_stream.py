@@ -274,6 +274,7 @@ class OpenAIWriter:
         self._role_sent = self._own = False
         self._texts: dict[int, bytes] = {}
         self._calls: dict[int, int] = {}
+        self._written: set[int] = set()
 
     def write(self, event: StreamEvent) -> bytes:
         if isinstance(event, BlockDelta):
@@ -288,8 +289,7 @@ class OpenAIWriter:
             if event.signature:
                 self._drop("content.signature")
         else:
-            for key in event.extra.get("anthropic", {}):
-                self._drop(f"content.{key}")
+            return self._block_end(event)
         return b""
 
     def fail(self, failure: Failure) -> bytes:
@@ -351,8 +351,17 @@ class OpenAIWriter:
         position = self._calls.get(event.index)
         if position is None:
             return b""
+        self._written.add(event.index)
         call = b'{"tool_calls":[{"index":%d,"function":{"arguments":' % position
         return self._before + call + text + b"}}]}" + self._after
+
+    def _block_end(self, event: BlockEnd) -> bytes:
+        for key in event.extra.get("anthropic", {}):
+            self._drop(f"content.{key}")
+        if self._own or event.index not in self._calls or event.index in self._written:
+            return b""
+        # Elsewhere a call without arguments may stream nothing; here that is the text of an empty object.
+        return self._delta(BlockDelta(index=event.index, text="{}"))
 
     def _end(self, event: End) -> bytes:
         out = self._role("")
