@@ -41,6 +41,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "firstchair.cli.desk",
             "The embedded harness world: tasks, recordings, HTTP teacher, episodes, reviews.",
         ),
+        "gateway": (
+            "firstchair.cli.gateway",
+            "The drop-in for Claude and GPT: slots, keys, promotion, rollback, ledger.",
+        ),
         "parity": (
             "firstchair.cli.parity",
             "Compare trainer and server prompts, byte for byte and id for id.",
