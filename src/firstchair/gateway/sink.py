@@ -19,7 +19,6 @@ import fcntl
 import heapq
 import os
 import secrets
-import signal
 import threading
 import time
 from collections import Counter, deque
@@ -502,24 +501,3 @@ def dialect_readers() -> stitch.Readers:
     from firstchair.gateway.dialects.openai_responses import OpenAIResponses
 
     return {dialect.name: dialect.read_request for dialect in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
-
-
-def serve_sink(config: SinkConfig, *, drain_s: float, parent: int | None = None) -> int:
-    """The body of the sink's process: work until SIGTERM or SIGINT (or the end of process ``parent``), then drain.
-
-    Returns 0 when everything has been written. Whoever stops a gateway ends its workers first.
-    """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    if parent is not None:
-        threading.Thread(target=_watch, args=(parent, stop), daemon=True).start()
-    with Sink(config) as sink:
-        sink.run(stop)
-        return 0 if sink.drain(drain_s) else 1
-
-
-def _watch(parent: int, stop: threading.Event) -> None:
-    while not stop.wait(1.0):
-        if os.getppid() != parent:
-            stop.set()

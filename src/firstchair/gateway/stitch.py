@@ -138,7 +138,7 @@ class Stitcher:
         self._open: OrderedDict[str, _Open] = OrderedDict()  # by session id; the least recently used first
         self._by_end: dict[str, list[_Open]] = {}
         self._bytes = 0
-        self._replayed: frozenset[str] = frozenset()
+        self._replayed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -152,7 +152,7 @@ class Stitcher:
         """Say, after a restart, which calls are about to be added again: a stored session that holds one of them
         is taken as it was before it.
         """
-        self._replayed = frozenset(call_ids)
+        self._replayed = set(call_ids)
 
     def add(self, record: CallRecord, body: bytes, now_us: int) -> str:
         """Put one call where it belongs; the id of its session. ``body``: the request's bytes.
@@ -179,6 +179,7 @@ class Stitcher:
         self._by_end.setdefault(found.end, []).append(found)
         self._open[found.session_id] = found
         self._open.move_to_end(found.session_id)
+        self._replayed.discard(record.call_id)
         return found.session_id
 
     def due(self, now_us: int, *, everything: bool = False) -> list[Stitched]:
@@ -259,26 +260,24 @@ class Stitcher:
         return _Call(recorded, keys, reply_keys, request.tools, len(body))
 
     def _find(self, call: _Call) -> _Open | None:
-        """The longest branch that the prompt goes on from, open or stored."""
-        best, size = None, len(call.keys)
-        while size and best is None:
-            candidates = self._by_end.get(call.keys[size - 1], ())
-            best = next((item for item in candidates if continues_ids(item.branch, call.call)), None)
-            size -= best is None
-        # A stored branch ends in a reply; where the rest of the prompt holds none there is no longer one to find.
-        if best is not None and all(message.role != "assistant" for message in call.call.prompt[size:]):
-            return best
-        return self._find_stored(call, size) or best
+        """The longest branch that the prompt goes on from: an open one, else a stored one.
 
-    def _find_stored(self, call: _Call, longer_than: int) -> _Open | None:
-        ends = call.keys[longer_than:]
+        None ends before the last answer in the prompt: an answer that a branch has no call for came from elsewhere,
+        and must be a new branch's context, not this one's decision.
+        """
+        answers = (index for index, message in enumerate(call.call.prompt) if message.role == "assistant")
+        ends = call.keys[max(answers, default=0) :][::-1]
+        for end in ends:
+            for item in self._by_end.get(end, ()):
+                if continues_ids(item.branch, call.call):
+                    return item
         known = self._earlier.sessions_ending(ends)
-        for end in reversed(ends):
+        for end in ends:
             for session_id in known.get(end, ()):
                 stored = None if session_id in self._open else self._earlier.load(session_id)
-                item = None if stored is None else self._reopened(stored, end, call)
-                if item is not None and continues_ids(item.branch, call.call):
-                    return item
+                reopened = None if stored is None else self._reopened(stored, end, call)
+                if reopened is not None and continues_ids(reopened.branch, call.call):
+                    return reopened
         return None
 
     def _reopened(self, stored: Stored, end: str, call: _Call) -> _Open | None:
