@@ -242,7 +242,7 @@ def _choice_in(value: dict[str, Any] | None) -> tuple[ToolChoice | None, bool | 
         return None, None
     if not isinstance(value.get("type"), str):
         raise BadRequest("expected auto, any, none or tool", param="tool_choice.type")
-    disable = take_bool(value, "disable_parallel_tool_use")
+    disable = take_bool(value, "disable_parallel_tool_use", inside="tool_choice.")
     choice = choice_from_openai(tool_choice_to_openai(value, has_tools=True)["tool_choice"])
     return choice, None if disable is None else not disable
 

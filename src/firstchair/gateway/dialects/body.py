@@ -46,10 +46,11 @@ def take_text(body: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def take_bool(body: Mapping[str, Any], key: str) -> bool | None:
+def take_bool(body: Mapping[str, Any], key: str, *, inside: str = "") -> bool | None:
+    """A flag. ``inside`` is the path before ``key``, such as ``stream_options.``."""
     value = body.get(key)
     if not isinstance(value, bool | None):
-        raise _wrong(value, key, "true or false")
+        raise _wrong(value, inside + key, "true or false")
     return value
 
 

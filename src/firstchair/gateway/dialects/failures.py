@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from firstchair.gateway.dialects.base import Failure, FailureKind
+from firstchair.traces.redact import REDACTED, redact_text
 
 K = FailureKind
 
@@ -83,9 +84,11 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _SECRET = re.compile(
-    r"(?i)\b(?:bearer|basic)\s+[\w.~+/=-]{8,}|\b(?:sk|pk|rk|fc|xai|gsk|hf|AIza)[-_][\w*.-]{6,}|\bAIza[\w-]{20,}"
-    r"|\b(?:api[-_ ]?key|token|secret|password|authorization)[\"']?\s*[:=]\s*[\"']?[\w.*~+/=-]{6,}"
+    r"(?i)\b(?:bearer|basic)\s+[\w.~+/=-]{8,}|\b(?:sk|pk|rk|fc|xai|gsk|hf)[-_][\w*.-]{6,}"
+    r"|\b(?:api[-_ ]?key|token|secret|password|authorization)[\"']?\s*[:=]\s*(?:(?:bearer|basic)\s+)?"
+    r"[\"']?[\w.*~+/=-]{6,}"
 )
+"""Beside the shapes that ``redact_text`` knows: shorter and half-masked keys, as errors repeat them."""
 MAX_MESSAGE = 1000
 MAX_RETRY_AFTER_S = 86_400.0
 
@@ -220,7 +223,7 @@ def _kind(status: int | None, words: list[str], text: str) -> FailureKind:
 def clean(text: str) -> str:
     """``text`` for a client: no line breaks or control characters, nothing that looks like a credential, not long."""
     kept = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_MESSAGE])
-    return _SECRET.sub("[redacted]", kept).strip()[:MAX_MESSAGE]
+    return _SECRET.sub(REDACTED, redact_text(kept)).strip()[:MAX_MESSAGE]
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

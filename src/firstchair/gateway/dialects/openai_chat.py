@@ -9,6 +9,7 @@ import msgspec
 
 from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart
 from firstchair.chat.openai_wire import (
+    ReasoningKey,
     ToolImages,
     message_from_openai_response,
     message_to_openai_response,
@@ -99,7 +100,7 @@ class OpenAIChat:
                 f"max_tokens is {limit} and max_completion_tokens is {newer}; send one", param="max_tokens"
             )
         options = take_object(body, "stream_options") or {}
-        include_usage = take_bool(options, "include_usage")
+        include_usage = take_bool(options, "include_usage", inside="stream_options.")
         if rest := extra_of(options, frozenset({"include_usage"})):
             extra["stream_options"] = rest
         return ChatRequest(
@@ -132,7 +133,7 @@ class OpenAIChat:
                 messages,
                 dropped=dropped,
                 tool_images=_TOOL_IMAGES[target.tool_images],
-                reasoning_key="both" if target.reasoning == "drop" else target.reasoning,
+                reasoning_key=_reasoning_key(request, target),
             )
             tools = tools_to_openai(request.tools, dropped=dropped)
         if target.mid_system == "refuse":
@@ -223,6 +224,13 @@ class OpenAIChat:
     def write_failure(self, failure: Failure, *, request_id: str) -> tuple[int, dict[str, Any]]:
         """The id of the request goes into a header."""
         return openai_error(failure)
+
+
+def _reasoning_key(request: ChatRequest, target: Target) -> ReasoningKey:
+    """A client of this wire wrote its reasoning where its model reads it."""
+    if request.dialect == "openai" or target.reasoning == "drop":
+        return "reasoning_content"
+    return target.reasoning
 
 
 def _choice_in(body: Mapping[str, Any], extra: dict[str, Any]) -> Any:
