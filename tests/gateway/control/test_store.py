@@ -428,6 +428,30 @@ def test_traces_and_control_state_may_share_a_database_in_either_order(tmp_path)
             kind.open(path).close()
 
 
+def test_processes_that_start_at_once_make_one_database(store_url):
+    start = threading.Barrier(4)
+
+    def open_one(_):
+        start.wait()
+        with ControlStore.open(store_url) as opened:
+            return opened.revision()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(open_one, range(4))) == [0] * 4
+
+
+def test_slots_are_remembered_for_short_names_only(store):
+    store.put_slot(desk(), who="ann")
+    snapshot = store.snapshot()
+    long = "claude-" + "x" * 100_000
+    assert snapshot.slot_for(long) == snapshot.slot_for(long) == desk()
+    for number in range(5000):
+        assert snapshot.slot_for(f"claude-{number}") == desk()
+        assert snapshot.slot_for(f"gpt-{number}") is None
+    assert len(snapshot._memo) == 4096
+    assert long not in snapshot._memo
+
+
 def test_what_is_no_gateway_database_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:

@@ -17,7 +17,8 @@ BudgetPeriod = Literal["total", "day", "month"]
 """When what was spent counts anew, UTC."""
 
 MEMO = 4096
-"""Model names whose slot is remembered; clients choose them, so there is an end to it."""
+MEMO_CHARS = 256
+"""Model names whose slot is remembered, and how long they may be; clients choose them, so there is an end to it."""
 _NOBODY = b"\0" * 32
 
 
@@ -63,7 +64,7 @@ class Snapshot:
             return self._memo[model]
         except KeyError:
             found = match_slot(self.slots, model)
-            if len(self._memo) < MEMO:
+            if len(self._memo) < MEMO and len(model) <= MEMO_CHARS:
                 self._memo[model] = found
             return found
 

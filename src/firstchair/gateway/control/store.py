@@ -28,7 +28,7 @@ from firstchair.gateway.control.snapshot import Key, Snapshot
 from firstchair.traces.database import open_engine, reading, store_url, use_wal, writing
 
 LIVE_S = 2.0
-"""A worker without a heartbeat for longer does not count."""
+"""A worker without a heartbeat for longer does not count. Clocks of several hosts must agree to within a second."""
 GONE_S = 60.0
 """A worker without a heartbeat for longer is forgotten, and what it had reserved counts as spent."""
 MAX_TEXT = 2000
