@@ -89,6 +89,17 @@ def test_a_removed_slot_is_gone_and_can_be_brought_back(store):
     assert store.snapshot().slot_for("desk") == desk()
 
 
+def test_a_rollback_never_takes_a_slot_out_of_service(store):
+    store.put_slot(desk(), who="ann")
+    store.remove_slot("desk", who="ann")
+    store.put_slot(desk(primary=GPT), who="ann")
+    with pytest.raises(ConfigError, match="version 2 is its removal"):
+        store.rollback("desk", who="ann", to=2)
+    assert store.rollback("desk", who="ann").version.config == desk()
+    with pytest.raises(ConfigError, match="nothing to roll back to"):
+        store.rollback("desk", who="ann")
+
+
 def test_an_unknown_slot_is_named_with_those_there_are(store):
     with pytest.raises(ConfigError, match="expected one of none: set one first"):
         store.rollback("dsk", who="ann")

@@ -90,22 +90,26 @@ def before(connection: Connection, slot: str) -> SlotVersion:
     """The version that a rollback brings back. Raises ``ConfigError`` when there is none.
 
     A rollback counts as the version it brought back, so that rolling back again goes further back, never forth to
-    what was just taken out of service.
+    what was just taken out of service. Removals are passed over: a rollback never leaves a slot without an answer.
     """
     found = current(connection, slot)
     if found is None:
         required(connection, slot)
         raise AssertionError("a slot without a version in force is refused")
-    base = _base(found)
-    if base == 1:
-        raise ConfigError(f"slot {slot}: no version before {base}; nothing to roll back to")
+    base = base_of(found)
     row = connection.execute(
-        select(slot_versions).where(slot_versions.c.slot == slot, slot_versions.c.version == base - 1)
-    ).one()
+        select(slot_versions)
+        .where(slot_versions.c.slot == slot, slot_versions.c.version < base, slot_versions.c.config.is_not(None))
+        .order_by(slot_versions.c.version.desc())
+        .limit(1)
+    ).first()
+    if row is None:
+        raise ConfigError(f"slot {slot}: no version before {base}; nothing to roll back to")
     return _version(row)
 
 
-def _base(version: SlotVersion) -> int:
+def base_of(version: SlotVersion) -> int:
+    """The version whose configuration this is: of a rollback, the one that it brought back."""
     return version.restores or version.version
 
 
@@ -133,8 +137,3 @@ def write(connection: Connection, new: SlotVersion) -> SlotVersion:
     else:
         connection.execute(update(slots).where(slots.c.slot == made.slot).values(version=number))
     return made
-
-
-def brought_back(version: SlotVersion) -> int:
-    """The number that a rollback to ``version`` writes down as what it restores."""
-    return _base(version)

@@ -241,11 +241,12 @@ class ControlStore:
                 if to not in versions:
                     raise ConfigError(f"slot {slot}: found no version {to}; expected 1 to {len(versions)}")
                 old = versions[to]
-            if old.config is not None:
-                self._check_providers(old.config)
-                self._check_overlap(connection, old.config)
+            if old.config is None:
+                raise ConfigError(f"slot {slot}: version {to} is its removal; remove it, or name another version")
+            self._check_providers(old.config)
+            self._check_overlap(connection, old.config)
             new = self._new(slot, old.config, "rollback", who, why)
-            new = msgspec.structs.replace(new, restores=history.brought_back(old))
+            new = msgspec.structs.replace(new, restores=history.base_of(old))
             return self._commit(connection, new, {"to_version": old.version})
 
     def history(self, slot: str) -> list[SlotVersion]:
