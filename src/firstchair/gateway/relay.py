@@ -136,6 +136,8 @@ class StreamRelay:
         return b"".join(held)
 
     def _event(self, raw: bytes, *, last: bool = False) -> bytes:
+        if self.ended:
+            return raw if self._writer is None else b""
         found = self._parser.feed(raw)
         if last:
             found += self._parser.close()
@@ -147,7 +149,7 @@ class StreamRelay:
                     out.append(self._writer.write(event))
         if self._writer is not None:
             return b"".join(out)
-        if self._hide_usage and any(mark in raw for mark in _NO_CHOICES):
+        if self._hide_usage and b'"usage"' in raw and any(mark in raw for mark in _NO_CHOICES):
             return b""
         return raw + b"\n\n" if last else raw
 

@@ -60,14 +60,16 @@ class Answered:
 
     async def error_body(self) -> bytes:
         """What of an error can be read; never raises."""
+        parts: list[bytes] = []
         try:
-            return await self._response.content.read(MAX_ERROR_BYTES)
-        except Exception as error:
-            if isinstance(error, _errors()):
-                return b""
-            raise
-        finally:
-            self._response.release()
+            async for chunk in self.chunks():
+                parts.append(chunk)
+                if sum(map(len, parts)) > MAX_ERROR_BYTES:
+                    self.stop()
+                    break
+        except StreamFault:
+            pass
+        return b"".join(parts)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes as they come. Raises ``StreamFault`` when the connection breaks."""
@@ -110,7 +112,13 @@ class Upstream:
         )
 
     async def send(
-        self, dialect: DialectName, body: bytes, client_headers: Mapping[str, str], *, connect_s: float
+        self,
+        dialect: DialectName,
+        body: bytes,
+        client_headers: Mapping[str, str],
+        *,
+        connect_s: float,
+        path: str = "",
     ) -> Answered | Failure:
         """POST ``body`` and wait for the head of the answer; the caller holds the clock for that."""
         import aiohttp
@@ -123,7 +131,7 @@ class Upstream:
             headers = {**headers, "anthropic-version": ANTHROPIC_VERSION}
         try:
             response = await self._session.post(
-                self._urls[dialect], data=body, headers=headers, timeout=timeout, allow_redirects=False
+                self._urls[dialect] + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
             )
         except aiohttp.ConnectionTimeoutError:
             return self._failed(FailureKind.CONNECT, f"could not be reached within {connect_s:g} s")
@@ -136,6 +144,21 @@ class Upstream:
             response.close()
             return _bad(self.name, "answered with a redirect, which is not followed", response.status)
         return Answered(self.name, response)
+
+    async def count_tokens(
+        self, body: bytes, headers: Mapping[bytes, bytes], connect_s: float, total_s: float
+    ) -> tuple[int, bytes] | Failure:
+        """Status and body of Anthropic's ``count_tokens``."""
+        try:
+            async with asyncio.timeout(total_s):
+                sent = await self.send(
+                    "anthropic", body, client_headers("anthropic", headers), connect_s=connect_s, path="/count_tokens"
+                )
+                return sent if isinstance(sent, Failure) else (sent.status, await sent.body(MAX_ERROR_BYTES))
+        except TimeoutError:
+            return self._failed(FailureKind.TIMEOUT, f"did not count within {total_s:g} s")
+        except StreamFault as fault:
+            return fault.failure
 
     async def close(self) -> None:
         await self._session.close()

@@ -1,0 +1,313 @@
+"""The processes of ``firstchair gateway serve``.
+
+    parent ── binds the port, starts and restarts the others, passes signals on
+      ├── worker 0 … N-1    accept from the one socket, answer calls, append to their spools
+      └── sink              spools → ledger and traces
+
+SIGTERM: the workers finish what is under way (``drain_s`` at most), then the sink reads the spools to their end, then
+the parent exits. When the parent dies, its children see the pipe close and do the same. Children are forked before
+any thread or event loop exists here, so a start costs one import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from firstchair.core.clock import utc_now
+from firstchair.core.errors import ConfigError, FirstchairError
+from firstchair.core.extras import require
+from firstchair.gateway.config import GatewayConfig, Listen
+
+BACKLOG = 2048
+SINK_STOP_S = 60.0
+"""How long the sink may take to read what is left; a spool that waits is read after the next start."""
+_MARGIN_S = 5.0
+_SHORT_LIFE_S = 5.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
+def log(event: str, **fields: Any) -> None:
+    """One JSON line to stderr. Never content: no bodies, headers or keys."""
+    line = orjson.dumps({"at": utc_now(), "event": event, "pid": os.getpid(), **fields}, default=str)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(line.decode() + "\n")
+        sys.stderr.flush()
+
+
+class _JsonLines(logging.Handler):
+    """What libraries and workers log, as our lines: message and place, never a value from a traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = {"level": record.levelname.lower(), "logger": record.name}
+        if record.exc_info and record.exc_info[0] is not None:
+            fields |= {"error": record.exc_info[0].__name__, "frames": _frames(record.exc_info[2])}
+        log("log", text=record.getMessage().strip(), **fields)
+
+
+def _frames(trace: Any) -> list[str]:
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]
+
+
+@dataclass
+class _Child:
+    """One process and how to start it again."""
+
+    name: str
+    run: Callable[[int], None]
+    pid: int = 0
+    started: float = 0.0
+    not_before: float = 0.0
+    pause_s: float = field(default=0.25)
+
+    @property
+    def is_sink(self) -> bool:
+        return self.name == "sink"
+
+
+def serve(config: GatewayConfig) -> int:
+    """Run the gateway until it is told to stop; the exit code. Raises ``ConfigError`` before anything is started."""
+    require("gateway")
+    logging.basicConfig(level=logging.WARNING, handlers=[_JsonLines()], force=True)
+    if not hasattr(os, "fork"):
+        raise ConfigError("gateway serve: this system cannot fork processes; run it on Linux or macOS")
+    _prepare(config)
+    listener = _bind(config.listen)
+    host, port = listener.getsockname()[:2]
+    prefix = f"{socket.gethostname().partition('.')[0]}-{port}"[:40]
+    names = [_safe(f"{prefix}-w{number}") for number in range(config.workers)]
+    children = [_Child(name, _worker_main(config, name, listener)) for name in names]
+    children.insert(0, _Child("sink", _sink_main(config)))
+    parent = _Parent(config, listener, children)
+    log("listening", host=host, port=port, workers=config.workers)
+    return parent.run()
+
+
+def _prepare(config: GatewayConfig) -> None:
+    """What can be wrong is found here, with the terminal still looking; what children need is imported once, here."""
+    import firstchair.gateway.app
+    import firstchair.gateway.http_server
+    import firstchair.gateway.sink  # noqa: F401
+    from firstchair.gateway.control.prices import PriceTable
+    from firstchair.gateway.control.store import ControlStore
+
+    for name, provider in config.providers.items():
+        provider.secret(name)
+    PriceTable.load(config.prices)
+    with ControlStore.open(config.database, providers=config.providers) as store:
+        if not store.snapshot().slots:
+            for slot in config.slots:
+                store.put_slot(slot, who="gateway.yaml", why="first start")
+
+
+def _bind(listen: Listen) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((listen.host, listen.port))
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(
+            f"listen: cannot bind {listen.host}:{listen.port}: {reason}; choose another host or port"
+        ) from None
+    listener.set_inheritable(True)
+    return listener
+
+
+def _safe(name: str) -> str:
+    """``name`` as spools take it."""
+    return "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
+
+
+class _Parent:
+    """Starts children, restarts those that die, and stops them in order."""
+
+    def __init__(self, config: GatewayConfig, listener: socket.socket, children: list[_Child]):
+        self._config, self._listener, self._children = config, listener, children
+        self._life_read, self._life_write = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._stops = 0
+
+    def run(self) -> int:
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop_asked)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while not self._stops:
+            self._start_missing()
+            self._wait(self._next_start())
+            self._reap(expected=False)
+        return self._stop()
+
+    def _stop_asked(self, *_: object) -> None:
+        self._stops += 1
+
+    def _start_missing(self) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if not child.pid and now >= child.not_before:
+                child.started = now
+                child.pid = self._fork(child)
+
+    def _fork(self, child: _Child) -> int:
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            # Ctrl-C reaches the whole group; the parent alone decides about the order.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for fd in (self._life_write, self._wake_read, self._wake_write):
+                os.close(fd)
+            if child.is_sink:
+                self._listener.close()
+            child.run(self._life_read)
+            code = 0
+        except FirstchairError as error:
+            log("failed", process=child.name, error=str(error))
+        except BaseException as error:  # noqa: BLE001 - a process's main function: recorded, exit code 1
+            log("crashed", process=child.name, error=type(error).__name__, frames=_frames(error.__traceback__))
+        finally:
+            os._exit(code)
+
+    def _next_start(self) -> float | None:
+        """Seconds until a child may be started again; ``None``: nobody waits."""
+        now = time.monotonic()
+        waits = [max(0.0, child.not_before - now) for child in self._children if not child.pid]
+        return min(waits, default=None)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Until a signal arrives."""
+        ready, _, _ = select.select([self._wake_read], [], [], timeout_s)
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+
+    def _reap(self, *, expected: bool) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if not child.pid:
+                continue
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if not pid:
+                continue
+            child.pid = 0
+            if expected:
+                continue
+            short = now - child.started < _SHORT_LIFE_S
+            child.pause_s = min(child.pause_s * 2, 8.0) if short else 0.25
+            child.not_before = now + (child.pause_s if short else 0.0)
+            log("restarting", process=child.name, exit=os.waitstatus_to_exitcode(status), in_s=child.pause_s)
+
+    def _stop(self) -> int:
+        log("stopping", drain_s=self._config.drain_s)
+        self._listener.close()
+        workers = [child for child in self._children if not child.is_sink]
+        drained = self._end(workers, self._config.drain_s + _MARGIN_S)
+        emptied = self._end([child for child in self._children if child.is_sink], SINK_STOP_S)
+        log("stopped", calls_cut=not drained, spool_left=not emptied)
+        return 0 if drained and emptied else 1
+
+    def _end(self, children: list[_Child], timeout_s: float) -> bool:
+        """SIGTERM and wait; SIGKILL for those that take too long, or at the third signal. Whether none was killed."""
+        for child in children:
+            if child.pid:
+                os.kill(child.pid, signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        while any(child.pid for child in children):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._stops > 2:
+                for child in children:
+                    if child.pid:
+                        os.kill(child.pid, signal.SIGKILL)
+                        os.waitpid(child.pid, 0)
+                        child.pid = 0
+                return False
+            self._wait(min(left_s, 0.5))
+            self._reap(expected=True)
+        return True
+
+
+def _worker_main(config: GatewayConfig, name: str, listener: socket.socket) -> Callable[[int], None]:
+    def run(parent_fd: int) -> None:
+        import asyncio
+
+        from firstchair.gateway.app import GatewayApp
+        from firstchair.gateway.control.store import ControlStore
+        from firstchair.gateway.http_server import run_server
+        from firstchair.gateway.worker import Worker
+
+        with ControlStore.open(config.database, providers=config.providers) as store:
+            store.end_worker(name)  # an earlier life that was killed
+            worker = Worker(config, name, store)
+
+            def draining() -> None:
+                worker.draining = True
+
+            async def main() -> None:
+                await run_server(
+                    GatewayApp(worker), listener, drain_s=config.drain_s, parent_fd=parent_fd, on_stop=draining
+                )
+
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(main())
+
+    return run
+
+
+def _loop_factory() -> Callable[[], Any] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
+    def run(parent_fd: int) -> None:
+        import threading
+
+        from firstchair.gateway.sink import Sink, SinkConfig
+
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+        def outlive_nobody() -> None:
+            os.read(parent_fd, 1)  # nothing is ever written: it ends when the parent has
+            stop.set()
+
+        threading.Thread(target=outlive_nobody, name="parent", daemon=True).start()
+        recording = config.recording
+        settings = SinkConfig(
+            spool=config.spool,
+            database=config.database,
+            store=recording.store,
+            blobs=recording.blobs or config.spool / "blobs",
+        )
+        with Sink(settings) as sink:
+            sink.run(stop)
+            if not sink.drain(SINK_STOP_S - _MARGIN_S):
+                log("spool_left", hint="the database did not take everything; the next start reads on")
+
+    return run

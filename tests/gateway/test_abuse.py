@@ -1,0 +1,208 @@
+"""What clients do wrong, or on purpose: a 4xx in their dialect's words, never a 500, and no provider is asked."""
+
+import json
+import socket
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from firstchair.gateway.control.keys import KeyLimits
+from firstchair.gateway.records import Outcome
+from firstchair.testing.gateway_server import provider, running_gateway
+
+SLOT = {"slot": "main", "match": ["claude-*"], "primary": {"provider": "up", "model": "m"}}
+PATHS = ("/v1/chat/completions", "/v1/messages")
+HELLO = {"model": "main", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
+SECRET = "sk-ant-api03-CANARYCANARYCANARYCANARY"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
+
+    with (
+        scripted_upstream(Script((Reply(text="Hello."),))) as upstream,
+        running_gateway(
+            tmp_path_factory.mktemp("gateway"),
+            {"up": provider(upstream.base_url)},
+            [SLOT],
+            limits={"max_body_mb": 1},
+        ) as gateway,
+    ):
+        gateway.upstream = upstream
+        yield gateway
+
+
+def post(running, path, content, **headers):
+    sent = {"x-api-key": running.key, "content-type": "application/json", **headers}
+    return httpx.post(running.url + path, content=content, headers=sent, timeout=30)
+
+
+def check_refusal(response, path, status=400):
+    assert response.status_code == status
+    body = response.json()
+    if path == "/v1/messages":
+        assert body["type"] == "error"
+        assert body["error"]["type"]
+    assert body["error"]["message"]
+    assert response.headers["request-id"].startswith("call_")
+
+
+DEEP = b'{"model":"main","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+MESS = {
+    "empty": b"",
+    "not json": b"hello",
+    "cut": b'{"model": "main", "messages": [',
+    "a list": b"[]",
+    "invalid utf-8": b'{"model": "main", "messages": [{"role": "user", "content": "\xff\xfe"}]}',
+    "deep": DEEP,
+    "seventy deep": b'{"model":"main","messages":' + b"[" * 70 + b"]" * 70 + b"}",
+    "nan": b'{"model": "main", "messages": [], "temperature": NaN}',
+    "no model": b'{"messages": []}',
+    "model is a number": b'{"model": 1, "messages": []}',
+    "model is empty": b'{"model": "", "messages": []}',
+    "stream is text": b'{"model": "main", "stream": "yes", "messages": [{"role": "user", "content": "Hi"}]}',
+    "messages is text": b'{"model": "main", "messages": "Hi"}',
+    "messages is missing": b'{"model": "main"}',
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("content", MESS.values(), ids=MESS.keys())
+def test_a_body_that_is_no_request_is_refused(running, path, content):
+    asked = len(running.upstream.requests)
+    check_refusal(post(running, path, content), path)
+    assert len(running.upstream.requests) == asked
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_over_the_limit_is_refused_whether_it_says_so_or_not(running, path):
+    large = json.dumps({**HELLO, "pad": "x" * 1_100_000}).encode()
+    check_refusal(post(running, path, large), path, 413)
+    check_refusal(post(running, path, iter([large[:600_000], large[600_000:]])), path, 413)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_ten_thousand_headers_are_refused(running, path):
+    body = json.dumps(HELLO).encode()
+    many = "".join(f"x-{number}: y\r\n" for number in range(10_000))
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {running.key}\r\n{many}content-length: {len(body)}\r\n\r\n"
+    with connected(running) as raw:
+        raw.sendall(head.encode() + body)
+        assert raw.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def connected(running):
+    host, port = running.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def test_an_endless_header_is_cut_off(running):
+    with connected(running) as raw:
+        raw.sendall(b"POST /v1/messages HTTP/1.1\r\nx: ")
+        with pytest.raises((ConnectionError, AssertionError)):
+            for _ in range(200):
+                raw.sendall(b"y" * 65536)
+            assert raw.recv(1) == b"never"
+    assert httpx.get(running.url + "/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_unknown_model_is_not_found(running, path):
+    for model in ("nobody", "x" * 5000, "../../etc/passwd", "main\r\nx: y"):
+        check_refusal(post(running, path, json.dumps({**HELLO, "model": model})), path, 404)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "fc_wrong"}, {"authorization": "Basic x"}, {"x-api-key": "é"}])
+def test_without_a_live_key_nobody_gets_in(running, path, headers):
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    response = httpx.post(running.url + path, json=HELLO, headers=raw)
+    check_refusal(response, path, 401)
+    response = httpx.get(running.url + "/v1/models", headers=raw)
+    assert response.status_code == 401
+
+
+def test_a_key_without_the_scope_may_not_call(running):
+    other = running.store.create_key("reader", ["traces"], who="test").secret
+    running.store.wait_for_workers(running.store.revision())
+    response = httpx.post(running.url + "/v1/messages", json=HELLO, headers={"x-api-key": other})
+    check_refusal(response, "/v1/messages", 403)
+
+
+def test_what_is_not_here_is_not_found(running):
+    for method, path in (("GET", "/"), ("POST", "/v1/embeddings"), ("GET", "/v1/../etc/passwd"), ("PUT", "/admin")):
+        response = httpx.request(method, running.url + path, headers={"x-api-key": running.key})
+        assert response.status_code == 404
+    assert httpx.get(running.url + "/v1/messages", headers={"x-api-key": running.key}).status_code == 405
+
+
+def test_both_sdks_list_the_models(running):
+    chat = openai.OpenAI(base_url=running.url + "/v1", api_key=running.key)
+    assert [model.id for model in chat.models.list()] == ["main"]
+    assert chat.models.retrieve("claude-sonnet-4-6").id == "claude-sonnet-4-6"
+    messages = anthropic.Anthropic(base_url=running.url, api_key=running.key)
+    assert [model.id for model in messages.models.list()] == ["main"]
+    with pytest.raises(openai.NotFoundError):
+        chat.models.retrieve("nobody")
+
+
+def test_a_header_cannot_be_smuggled_through_a_session_name_or_field(running):
+    response = post(running, "/v1/messages", json.dumps({**HELLO, "x\r\nevil: 1": 2, "ü": 3}))
+    assert response.status_code in (200, 400)
+    assert "evil" not in response.headers
+
+
+def test_a_secret_in_a_call_is_in_no_record(running):
+    before = len(running.records(0))
+    body = {**HELLO, "messages": [{"role": "user", "content": f"my key is {SECRET}"}]}
+    assert post(running, "/v1/messages", json.dumps(body), **{"x-firstchair-session": SECRET}).status_code == 200
+    assert post(running, "/v1/messages", json.dumps({**body, "model": SECRET})).status_code == 404
+    running.records(before + 2)
+    spool = b"".join(path.read_bytes() for path in running.config.spool.rglob("*") if path.is_file())
+    assert SECRET.encode() not in spool
+    assert running.key.encode() not in spool
+
+
+def test_refused_requests_are_records_too(running):
+    before = len(running.records(0))
+    check_refusal(post(running, "/v1/messages", b"{}"), "/v1/messages")
+    record = running.records(before + 1)[-1]
+    assert record.outcome is Outcome.REFUSED
+    assert record.cost_nano == 0
+    assert record.attempts == ()
+
+
+def test_health_needs_no_key(running):
+    assert httpx.get(running.url + "/healthz").json() == {"ok": True}
+    assert httpx.get(running.url + "/readyz").status_code == 200
+
+
+def test_rates_and_budgets_of_a_key(tmp_path, upstream):
+    limits = KeyLimits(requests_per_minute=2, budget_nano=1000)
+    providers = {"up": provider(upstream.base_url, "anthropic")}
+    slot = {"slot": "main", "primary": {"provider": "up", "model": "claude-sonnet-4-6"}}
+    with running_gateway(tmp_path, providers, [slot], limits) as running:
+        response = post(running, "/v1/messages", json.dumps(HELLO))
+        assert response.status_code == 402
+        assert response.json()["error"]["type"] == "billing_error"
+        post(running, "/v1/messages", json.dumps(HELLO))
+        limited = post(running, "/v1/messages", json.dumps(HELLO))
+        assert limited.status_code == 429
+        assert int(limited.headers["retry-after"]) >= 1
+    assert not upstream.requests
+
+
+def test_tokens_are_counted_by_anthropic_or_refused(tmp_path, upstream):
+    body = json.dumps(HELLO)
+    with running_gateway(tmp_path / "a", {"up": provider(upstream.base_url, "anthropic")}, [SLOT]) as running:
+        client = anthropic.Anthropic(base_url=running.url, api_key=running.key)
+        counted = client.messages.count_tokens(model="main", messages=HELLO["messages"])
+        assert counted.input_tokens == upstream.script.input_tokens
+        assert upstream.requests[-1].body["model"] == "m"
+    with running_gateway(tmp_path / "b", {"up": provider(upstream.base_url)}, [SLOT]) as running:
+        response = post(running, "/v1/messages/count_tokens", body)
+        check_refusal(response, "/v1/messages")
+        assert "no tokenizer" in response.json()["error"]["message"]

@@ -1,0 +1,166 @@
+"""Every inbound dialect through every outbound one, with the vendors' own SDKs, whole and streamed."""
+
+import asyncio
+import json
+from contextlib import contextmanager
+
+import anthropic
+import openai
+import pytest
+
+from firstchair.chat.messages import ToolCall
+from firstchair.gateway.dialects.base import TokenCounts
+from firstchair.gateway.records import Outcome
+from firstchair.testing.gateway_server import provider, running_gateway
+from firstchair.testing.scripted_upstream import Reply, Script
+
+OUTBOUND = ("anthropic", "openai", "openai-compatible")
+TEXT = "Grüße, 世界 🌍"
+CALLS = (
+    ToolCall(id="call_a1", name="look_up", arguments='{"q":"a"}'),
+    ToolCall(id="call_b2", name="look_up", arguments='{"q":"b"}'),
+)
+USAGE = TokenCounts(input=11, cache_read=30, output=7)
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+
+
+@contextmanager
+def gateway_to(tmp_path, upstream, kind, **slot):
+    slots = [{"slot": "main", "primary": {"provider": "up", "model": "their-model"}, **slot}]
+    with running_gateway(tmp_path, {"up": provider(upstream.base_url, kind)}, slots) as gateway:
+        yield gateway
+
+
+def chat_args(**more):
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": SCHEMA}}
+    return {"model": "main", "messages": [{"role": "user", "content": "Hi"}], "tools": [tool], **more}
+
+
+def messages_args(**more):
+    tool = {"name": "look_up", "input_schema": SCHEMA}
+    messages = [{"role": "user", "content": "Hi"}]
+    return {"model": "main", "max_tokens": 100, "messages": messages, "tools": [tool], **more}
+
+
+def check_record(gateway, upstream, dialect, stream):
+    (record,) = gateway.records()
+    assert record.outcome is Outcome.OK
+    assert (record.dialect, record.stream, record.slot, record.requested_model) == (dialect, stream, "main", "main")
+    assert (record.provider, record.provider_model, record.variant) == ("up", "their-model", "primary")
+    assert record.answer.text == TEXT
+    assert [(call.name, call.parsed()) for call in record.answer.tool_calls] == [
+        (call.name, call.parsed()) for call in CALLS
+    ]
+    assert record.usage == USAGE
+    assert not record.estimated
+    assert [attempt.failure for attempt in record.attempts] == [None]
+    assert record.malformed_calls == 0
+    assert record.ttft_ms is not None
+    assert upstream.requests[0].body["model"] == "their-model"
+    assert gateway.key not in str(upstream.requests[0].headers)
+
+
+@pytest.mark.parametrize("kind", OUTBOUND)
+def test_chat_completions_whole_and_streamed(tmp_path, upstream, kind):
+    upstream.script = Script((Reply(text=TEXT, calls=CALLS, usage=USAGE),))
+    with gateway_to(tmp_path, upstream, kind) as gateway:
+        client = openai.OpenAI(base_url=gateway.url + "/v1", api_key=gateway.key, max_retries=0)
+        raw = client.chat.completions.with_raw_response.create(**chat_args())
+        assert raw.headers["x-firstchair-provider"] == "up/their-model"
+        whole = raw.parse()
+        message = whole.choices[0].message
+        assert message.content == TEXT
+        assert [json.loads(call.function.arguments) for call in message.tool_calls] == [{"q": "a"}, {"q": "b"}]
+        assert whole.usage.prompt_tokens == 41
+        assert raw.headers["x-request-id"] == gateway.records()[0].call_id
+        check_record(gateway, upstream, "openai", False)
+        with client.chat.completions.stream(**chat_args()) as stream:
+            streamed = stream.get_final_completion()
+        assert streamed.choices[0].message.content == TEXT
+        calls = streamed.choices[0].message.tool_calls
+        assert [json.loads(call.function.arguments) for call in calls] == [{"q": "a"}, {"q": "b"}]
+        assert streamed.choices[0].finish_reason == "tool_calls"
+        assert streamed.usage is None
+        first, second = gateway.records(2)
+        assert second.stream
+        assert (second.answer, second.usage, second.finish) == (first.answer, first.usage, first.finish)
+        client.close()
+
+
+@pytest.mark.parametrize("kind", OUTBOUND)
+def test_messages_whole_and_streamed(tmp_path, upstream, kind):
+    upstream.script = Script((Reply(text=TEXT, calls=CALLS, usage=USAGE),))
+    with gateway_to(tmp_path, upstream, kind) as gateway:
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key, max_retries=0)
+        whole = client.messages.create(**messages_args())
+        assert [block.type for block in whole.content] == ["text", "tool_use", "tool_use"]
+        assert whole.content[0].text == TEXT
+        assert [block.input for block in whole.content[1:]] == [{"q": "a"}, {"q": "b"}]
+        assert (whole.usage.input_tokens, whole.usage.cache_read_input_tokens) == (11, 30)
+        assert whole._request_id == gateway.records()[0].call_id
+        check_record(gateway, upstream, "anthropic", False)
+        with client.messages.stream(**messages_args()) as stream:
+            streamed = stream.get_final_message()
+        assert [block.type for block in streamed.content] == ["text", "tool_use", "tool_use"]
+        assert streamed.content[0].text == TEXT
+        assert streamed.stop_reason == "tool_use"
+        first, second = gateway.records(2)
+        assert (second.answer, second.usage, second.finish) == (first.answer, first.usage, first.finish)
+        client.close()
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+def test_asynchronous_clients_stream_at_once(tmp_path, upstream, kind):
+    upstream.script = Script((Reply(text=TEXT),))
+
+    async def talk(gateway):
+        chat = openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key=gateway.key, max_retries=0)
+        messages = anthropic.AsyncAnthropic(base_url=gateway.url, auth_token=gateway.key, api_key=None, max_retries=0)
+
+        async def one_chat():
+            stream = await chat.chat.completions.create(
+                **chat_args(stream=True, stream_options={"include_usage": True})
+            )
+            chunks = [chunk async for chunk in stream]
+            assert chunks[-1].usage.completion_tokens == 5
+            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+        async def one_message():
+            async with messages.messages.stream(**messages_args()) as stream:
+                return await stream.get_final_text()
+
+        texts = await asyncio.gather(*(work() for work in (one_chat, one_message) * 4))
+        await chat.close()
+        await messages.close()
+        return texts
+
+    with gateway_to(tmp_path, upstream, kind) as gateway:
+        assert asyncio.run(talk(gateway)) == [TEXT] * 8
+        records = gateway.records(8)
+        assert len(records) == 8
+        assert {record.outcome for record in records} == {Outcome.OK}
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai-compatible"])
+def test_responses_whole_and_streamed(tmp_path, upstream, kind):
+    upstream.script = Script((Reply(text=TEXT, calls=CALLS, usage=USAGE),))
+    tool = {"type": "function", "name": "look_up", "parameters": SCHEMA, "strict": False}
+    asked = {"model": "main", "input": "Hi", "tools": [tool], "store": False}
+    with gateway_to(tmp_path, upstream, kind) as gateway:
+        client = openai.OpenAI(base_url=gateway.url + "/v1", api_key=gateway.key, max_retries=0)
+        whole = client.responses.create(**asked)
+        assert whole.output_text == TEXT
+        calls = [item for item in whole.output if item.type == "function_call"]
+        assert [json.loads(call.arguments) for call in calls] == [{"q": "a"}, {"q": "b"}]
+        assert (whole.usage.input_tokens, whole.usage.input_tokens_details.cached_tokens) == (41, 30)
+        check_record(gateway, upstream, "responses", False)
+        with client.responses.stream(**asked) as stream:
+            streamed = stream.get_final_response()
+        assert streamed.output_text == TEXT
+        assert len([item for item in streamed.output if item.type == "function_call"]) == 2
+        first, second = gateway.records(2)
+        assert (second.answer, second.usage, second.finish) == (first.answer, first.usage, first.finish)
+        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+            client.responses.create(**asked, previous_response_id="resp_1")
+        assert gateway.records(3)[2].outcome is Outcome.REFUSED
+        client.close()
