@@ -222,7 +222,10 @@ def test_the_database_may_be_named_by_itself(gateway, tmp_path):
     assert "no such store" in gateway("slots", "ls", "--db", "other.db", code=2)
     gateway("slots", "set", "slot.yaml", "--db", "other.db")
     assert "1 slot in" in gateway("slots", "ls", "--db", "other.db")
-    assert "keep one" in gateway("slots", "ls", "--db", "other.db", "--config", "gateway.yaml", code=2)
+    assert "1 slot in" in gateway("slots", "ls", "--db", "other.db", "--config", "gateway.yaml")
+    (tmp_path / "slot.yaml").write_text(yaml.safe_dump({**SLOT, "primary": {"provider": "evil", "model": "x"}}))
+    both = ("--db", "other.db", "--config", "gateway.yaml")
+    assert "found 'evil'" in gateway("slots", "set", "slot.yaml", *both, code=2)
     (tmp_path / "gateway.yaml").unlink()
     assert "gateway.yaml: no such recipe" in gateway("slots", "ls", code=2)
 

@@ -26,12 +26,15 @@ app.add_typer(keys_app, name="keys")
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", envvar="FIRSTCHAIR_GATEWAY_CONFIG", help="The gateway's YAML file. [gateway.yaml]"),
+    typer.Option(
+        "--config", envvar="FIRSTCHAIR_GATEWAY_CONFIG", help="The gateway's YAML file; gateway.yaml unless given."
+    ),
 ]
 Database = Annotated[
     str,
     typer.Option(
-        "--db", help="The database itself: SQLite file, or a URL such as postgresql://me@host/db. Not with --config."
+        "--db",
+        help="The database, whatever the config file says: SQLite file, or a URL such as postgresql://me@host/db.",
     ),
 ]
 Who = Annotated[
@@ -191,7 +194,7 @@ def create_key(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            "--scope", metavar="call|admin|traces", help="What it may do; may be given several times. [call]"
+            "--scope", metavar="call|admin|traces", help="What it may do, several times; call unless given."
         ),
     ] = None,
     budget: Annotated[str, typer.Option("--budget", metavar="USD", help="Spend at most this.")] = "",
@@ -332,15 +335,11 @@ def _config(path: Path | None) -> GatewayConfig:
 
 def _opened(config: Path | None, db: str, *, create: bool = False) -> ControlStore:
     """The store that the options mean; a slot may then only name providers of the config file, if there is one."""
-    from firstchair.core.errors import ConfigError
     from firstchair.gateway.control.store import ControlStore
 
-    if db and config is not None:
-        raise ConfigError("--db and --config are both given; the config file names its database: keep one")
-    if db:
-        return ControlStore.open(db, must_exist=not create)
-    known = _config(config)
-    return ControlStore.open(known.database, must_exist=not create, providers=known.providers)
+    known = None if db and config is None else _config(config)
+    url = db or (known.database if known else "")
+    return ControlStore.open(url, must_exist=not create, providers=known.providers if known else None)
 
 
 def _who(given: str) -> str:
