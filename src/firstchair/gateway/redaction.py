@@ -36,6 +36,8 @@ TextHook = Callable[[str], str]
 """Gets one text and returns what may be kept of it."""
 
 _STRING = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_KEY = re.compile(rb'"([^"]{1,128})"\s*:')
+_ASCII_ESCAPE = re.compile(rb"\\+u00([2-7][0-9a-fA-F])")
 _OUTSIDE_STRINGS = b" \t\r\n{}[]:,0123456789+-.eEtrufalsn"
 """Everything that JSON writes outside of strings."""
 _SHOWN_TO_THE_MODEL = frozenset(
@@ -133,7 +135,7 @@ class Redactor:
         return {key: self._value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     def _plain(self, text: str, raw: bytes) -> str:
-        if may_hold_secret(raw):
+        if may_hold_secret(_unescaped(raw)):
             text = redact_text(text)
         for pattern in self._patterns:
             text = pattern.sub(REDACTED, text)
@@ -152,15 +154,12 @@ class Redactor:
         return REDACTED
 
     def _clean(self, body: bytes, *, in_conversation: bool) -> bytes:
+        has_names = not in_conversation and any(map(_names_a_secret, set(_KEY.findall(body))))
+        if not (self._hook or self._patterns or has_names or may_hold_secret(_unescaped(body))):
+            return body
         parts: list[bytes] = _STRING.split(body)
-        strings = parts[1::2]
-        outside = b"".join(parts[0::2])
-        is_json = not outside.translate(None, _OUTSIDE_STRINGS)
-        named = set() if in_conversation else _named_secrets(parts)
-        if self._hook is None and not self._patterns and not named:
-            shown = b"\n".join([text if b"\\" not in text else _shown(text) for text in strings])
-            if not may_hold_secret(shown) and (is_json or not may_hold_secret(body)):
-                return body
+        is_json = not b"".join(parts[0::2]).translate(None, _OUTSIDE_STRINGS)
+        named = _named_secrets(parts) if has_names else set()
         changed = False
         for index in range(1, len(parts), 2):
             if index in named:
@@ -176,7 +175,7 @@ class Redactor:
 
     def _clean_outside(self, body: bytes) -> bytes:
         """Bytes that are no JSON, or not to their end, once more as one text."""
-        cleaned = redact_bytes(body) if may_hold_secret(body) else body
+        cleaned = redact_bytes(body) if may_hold_secret(_unescaped(body)) else body
         if self._patterns:
             text = cleaned.decode("latin-1")
             for pattern in self._patterns:
@@ -202,25 +201,18 @@ def _text_of(string: bytes) -> str:
         return string[1:-1].decode("utf-8", "surrogateescape")
 
 
-def _shown(string: bytes) -> bytes:
-    """A string with escapes as the quick look is to see it: escapes undone, and where it holds escapes even then
-    (JSON in a string), those undone too, as far as they matter.
-    """
-    shown = _text_of(string).encode("utf-8", "surrogatepass") if b"\\" in string else string
-    return shown + b"\n" + _INNER_ESCAPE.sub(_inner, shown) if b"\\" in shown else shown
-
-
-_INNER_ESCAPE = re.compile(rb"\\(?:u00([2-7][0-9a-fA-F])|([^u]))")
-_INNER = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"f": b"\f"}
-
-
-def _inner(found: re.Match[bytes]) -> bytes:
-    return bytes([int(found[1], 16)]) if found[1] else _INNER.get(found[2], found[2])
+def _unescaped(body: bytes) -> bytes:
+    """JSON with the escapes undone, at every level of JSON in strings, that hide what a quick look looks for."""
+    if b"\\" not in body:
+        return body
+    while b"\\/" in body:
+        body = body.replace(b"\\/", b"/")
+    return _ASCII_ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), body) if b"\\u00" in body else body
 
 
 @functools.lru_cache(maxsize=4096)
 def _names_a_secret(key: bytes) -> bool:
-    name = _text_of(key)
+    name = _text_of(b'"' + key + b'"')
     return is_secret_name(name) or _holds_headers(name)
 
 
@@ -230,11 +222,7 @@ def _holds_headers(name: str) -> bool:
 
 def _named_secrets(parts: list[bytes]) -> set[int]:
     """Which of ``parts`` are strings that stand under a name of a credential, beside what a model is shown."""
-    keys = [index for index in range(1, len(parts), 2) if parts[index + 1].lstrip()[:1] == b":"]
-    # Long keys are no names and would only fill the memory of those that are.
-    if not any(len(parts[index]) <= 130 and _names_a_secret(parts[index]) for index in keys):
-        return set()
-    is_key = set(keys)
+    is_key = {index for index in range(1, len(parts), 2) if parts[index + 1].lstrip()[:1] == b":"}
     found: set[int] = set()
     path: list[str] = []  # the key under which each open object or list stands
     pending = ""

@@ -92,19 +92,24 @@ _SECRET_TEXT = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
-_URL_USER = re.compile(r"((?<![a-z0-9_])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]+@", re.IGNORECASE)
+# Slashes and ampersands may be written as JSON escapes: in a text that holds JSON, or JSON that is cut off.
+_URL_USER = re.compile(r"((?<![a-z0-9_])[a-z][a-z0-9+.-]{0,30}:\\*/\\*/)[^/@\s]+@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(
-    r"([?&](?:api[_-]?key|key|access[_-]?token|token|sig|signature|secret|password)=)[^&\s#]+", re.IGNORECASE
+    r"((?:[?&]|\\u0026)(?:api[_-]?key|key|access[_-]?token|token|sig|signature|secret|password)=)[^&\s#]+",
+    re.IGNORECASE,
 )
 
 
 # For a quick look at bytes: where in lower-case text a match may begin, how far before that, and what then decides.
 # Without the context before it the URL's test is wider than the pattern, never narrower.
 _SECRET_BYTES = re.compile(_SECRET_TEXT.pattern.encode(), _SECRET_TEXT.flags & ~re.UNICODE)
+_AUTHORIZATION_BYTES = re.compile(rb"(?i:bearer|basic)(?:\s|\\+[nrt])+(?=[^\s\"']*[0-9A-Z=])[A-Za-z0-9._~+/=-]{8,}")
 _USER_BYTES = re.compile(_URL_USER.pattern.encode(), re.IGNORECASE)
 _PARAMETER_BYTES = re.compile(_URL_PARAMETER.pattern.encode(), re.IGNORECASE)
 _ANCHORS = (
-    *((word, 0, _SECRET_BYTES) for word in (b"bearer", b"basic", b"fc_", b"gh", b"hf_", b"xox")),
+    *((word, 0, _AUTHORIZATION_BYTES) for word in (b"bearer", b"basic")),
+    *((word, 0, _SECRET_BYTES) for word in (b"fc_", b"hf_", b"xox")),
+    *((word, 0, _SECRET_BYTES) for word in (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_")),
     *((word, 0, _SECRET_BYTES) for word in (b"akia", b"asia", b"aiza", b"eyj", b"-----begin")),
     (b"k-", 1, _SECRET_BYTES),
     (b"_pat_", len(b"github"), _SECRET_BYTES),
@@ -190,7 +195,10 @@ def redact_text(text: str) -> str:
 
 
 def may_hold_secret(text: bytes) -> bool:
-    """A quick look at UTF-8 text: ``False`` when ``redact_text`` would change nothing (about 0.5 ms for 100 kB)."""
+    """A quick look at UTF-8 text: ``False`` when ``redact_text`` would change nothing (under 1 ms for 100 kB).
+
+    JSON may be looked at as it stands, once ``\\/`` and escapes of ASCII letters and signs are undone.
+    """
     lowered = text.lower()
     for anchor, back, pattern in _ANCHORS:
         at = lowered.find(anchor)
