@@ -24,6 +24,7 @@ FULL = Reply(
 )
 PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 WIRES = pytest.mark.parametrize("wire", list(PATHS))
+PATHS["responses"] = "/v1/responses"
 
 
 def gpt(upstream) -> openai.OpenAI:
@@ -132,6 +133,30 @@ def test_the_asynchronous_sdks_read_them_too():
         asyncio.run(ask(upstream))
         assert upstream.most == 1
         assert upstream.disconnects == 0
+
+
+def test_the_sdk_reads_responses_too():
+    with scripted_upstream(FULL) as upstream, gpt(upstream) as client:
+        whole = client.responses.create(model="m", input="hi")
+        with client.responses.stream(model="m", input="hi") as stream:
+            final = stream.get_final_response()
+        assert whole.output_text == final.output_text == FULL.text
+        assert [item.type for item in final.output] == ["reasoning", "message", "function_call", "function_call"]
+        assert final.usage.input_tokens == 36
+        upstream.script = Script((Reply(text="x", finish="tired", usage={"input_tokens": -1}),))
+        odd = post(upstream, "responses").text.split("data: ")[-1]
+        assert json.loads(odd)["response"]["incomplete_details"] == {"reason": "tired"}
+        assert json.loads(odd)["response"]["usage"] == {"input_tokens": -1}
+
+
+@pytest.mark.parametrize("kind", ["error_late", "no_terminal", "cut_after_events", "broken_json", "comments"])
+def test_faults_of_responses_streams(kind):
+    with scripted_upstream(Reply(text="fine", fault=Fault(kind, after=5, message="late"))) as upstream:
+        got, error = so_far(upstream, "responses")
+        assert b"response.created" in got
+        assert (b"response.completed" in got) == (kind in ("comments", "broken_json"))
+        assert (b'"type":"error"' in got) == (kind == "error_late")
+        assert (error is not None) == (kind == "cut_after_events")
 
 
 def test_models_and_token_counts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -23,8 +23,10 @@ from firstchair.chat.wire_request import (
     usage_to_openai,
 )
 from firstchair.gateway.dialects.base import EngineTokens, TokenCounts
+from firstchair.testing import scripted_responses
+from firstchair.testing.scripted_responses import Said
 
-Wire = Literal["openai", "anthropic"]
+Wire = Literal["openai", "responses", "anthropic"]
 
 FaultKind = Literal[
     "status",
@@ -173,7 +175,7 @@ def message(reply: Reply) -> Message:
     """The reply as a canonical assistant message."""
     parts: tuple[Part, ...] = ()
     if reply.thinking:
-        parts += (ThinkingPart(text=reply.thinking, signature=reply.signature),)
+        parts += (ThinkingPart(text=reply.thinking, signature=reply.signature or None),)
     if reply.text:
         parts += (TextPart(text=reply.text),)
     return Message(role="assistant", content=parts, tool_calls=reply.calls)
@@ -258,6 +260,30 @@ def anthropic_body(reply: Reply, ask: Mapping[str, Any]) -> dict[str, Any]:
     if body["usage"] is None:
         del body["usage"]
     return body
+
+
+def _said(reply: Reply, ask: Mapping[str, Any]) -> Said:
+    return Said(
+        id=reply.id,
+        model=reply.model or str(ask.get("model")),
+        message=message(replace(reply, signature="")),
+        finish=reply.finish or (Finish.TOOL_CALLS if reply.calls else Finish.STOP),
+        usage=reply.usage,
+    )
+
+
+def body_of(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole answer as an object."""
+    if wire == "responses":
+        return scripted_responses.body_of(_said(reply, ask))
+    return openai_body(reply, ask) if wire == "openai" else anthropic_body(reply, ask)
+
+
+def events_of(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> list[bytes]:
+    """The answer as server-sent events."""
+    if wire == "responses":
+        return scripted_responses.events(_said(reply, ask))
+    return openai_events(reply, ask) if wire == "openai" else anthropic_events(reply, ask)
 
 
 def error_body(fault: Fault, wire: Wire) -> dict[str, Any]:
@@ -442,12 +468,15 @@ def _failed(fault: Fault, wire: Wire) -> Plan:
     )
 
 
+_ENDINGS: Mapping[Wire, str] = {"openai": "finish_reason", "responses": "status", "anthropic": "stop_reason"}
+
+
 def _buffered(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> Plan:
-    whole = openai_body(reply, ask) if wire == "openai" else anthropic_body(reply, ask)
+    whole = body_of(reply, wire, ask)
     fault = reply.fault
     if fault is not None and fault.kind == "no_terminal":
         ending = whole["choices"][0] if wire == "openai" else whole
-        ending["finish_reason" if wire == "openai" else "stop_reason"] = None
+        ending[_ENDINGS[wire]] = None
     body = orjson.dumps(whole)
     if fault is None:
         return Plan(head(200, "application/json", len(body), {}), (body,))
@@ -476,7 +505,7 @@ def _before(fault: Fault | None) -> tuple[Step, ...]:
 
 
 def _streamed(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> Plan:
-    events = openai_events(reply, ask) if wire == "openai" else anthropic_events(reply, ask)
+    events = events_of(reply, wire, ask)
     fault = reply.fault
     if fault is not None:
         events = _spoilt(events, fault, wire)
@@ -490,8 +519,11 @@ def _spoilt(events: list[bytes], fault: Fault, wire: Wire) -> list[bytes]:
     """The events with a ``fault`` of what they say."""
     kind, after = fault.kind, fault.after
     if kind in ("error_first", "error_late"):
-        error = orjson.dumps(error_body(fault, wire))
-        event = (b"event: error\ndata: " if wire == "anthropic" else b"data: ") + error + b"\n\n"
+        said = error_body(fault, wire)
+        if wire == "responses":
+            error = said["error"]
+            said = {**error, "type": "error", "code": error["code"] or error["type"], "sequence_number": after}
+        event = (b"data: " if wire == "openai" else b"event: error\ndata: ") + orjson.dumps(said) + b"\n\n"
         return [*(events[:after] if kind == "error_late" else ()), event]
     if kind == "broken_json":
         start, data = events[after].split(b"data: ", 1)
@@ -530,7 +562,9 @@ def _steps(events: list[bytes], fault: Fault | None) -> list[Step]:
 def _unfinished(events: list[bytes]) -> list[bytes]:
     """Without the events that end the answer, and without what would come after them."""
     for place, event in enumerate(events):
-        if b"event: message_delta" in event or (b'"finish_reason":"' in event):
+        if event.startswith(
+            (b"event: message_delta", b"event: response.completed", b"event: response.incomplete")
+        ) or (b'"finish_reason":"' in event):
             return events[:place]
     return events
 

@@ -1,6 +1,7 @@
 """A provider that says what a script tells it, on a real socket, in both vendors' wires and with every bad day.
 
-    POST /v1/chat/completions   POST /v1/messages   POST /v1/messages/count_tokens   GET /v1/models
+    POST /v1/chat/completions   POST /v1/responses   POST /v1/messages   POST /v1/messages/count_tokens
+    GET /v1/models
 
     with scripted_upstream(Script((Reply(text="Hi"), Reply(fault=Fault("status", status=529))))) as upstream:
         OpenAI(base_url=upstream.base_url + "/v1", api_key="x").chat.completions.create(...)
@@ -48,7 +49,7 @@ __all__ = ["Fault", "Raw", "Reply", "Script", "ScriptedUpstream", "Seen", "scrip
 
 _WIRES: Mapping[str, Wire] = {
     "/v1/chat/completions": "openai",
-    "/v1/responses": "openai",
+    "/v1/responses": "responses",
     "/v1/messages": "anthropic",
 }
 WAIT_S = 10.0
