@@ -46,6 +46,25 @@ SlotName = Annotated[str, typer.Argument(metavar="SLOT", help="The slot's name."
 OnlySlot = Annotated[str, typer.Option("--slot", help="Only calls of this slot.")]
 
 
+@app.command()
+def serve(
+    config: Config = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, max=256, help="Processes that answer calls; the file's unless given."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Override a field of the file.")
+    ] = None,
+) -> None:
+    """Run the gateway until it is stopped; SIGTERM lets running calls finish. Logs go to stderr as JSON lines."""
+    from firstchair.gateway.config import load_config
+    from firstchair.gateway.serve import serve as run
+
+    overrides = (*(set_ or ()), *((f"workers={workers}",) if workers else ()))
+    raise typer.Exit(run(load_config(config or Path("gateway.yaml"), overrides)))
+
+
 # --- slots ------------------------------------------------------------------------------------------------------
 
 
