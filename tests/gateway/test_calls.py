@@ -5,6 +5,8 @@ import json
 from contextlib import contextmanager
 
 import anthropic
+import httpx
+import msgspec
 import openai
 import pytest
 
@@ -51,7 +53,8 @@ def check_record(gateway, upstream, dialect, stream):
     assert [(call.name, call.parsed()) for call in record.answer.tool_calls] == [
         (call.name, call.parsed()) for call in CALLS
     ]
-    assert record.usage == USAGE
+    # Responses always says how much of the output was reasoning.
+    assert msgspec.structs.replace(record.usage, reasoning=None) == USAGE
     assert not record.estimated
     assert [attempt.failure for attempt in record.attempts] == [None]
     assert record.malformed_calls == 0
@@ -141,7 +144,7 @@ def test_asynchronous_clients_stream_at_once(tmp_path, upstream, kind):
         assert {record.outcome for record in records} == {Outcome.OK}
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "openai-compatible"])
+@pytest.mark.parametrize("kind", OUTBOUND)
 def test_responses_whole_and_streamed(tmp_path, upstream, kind):
     upstream.script = Script((Reply(text=TEXT, calls=CALLS, usage=USAGE),))
     tool = {"type": "function", "name": "look_up", "parameters": SCHEMA, "strict": False}
@@ -164,3 +167,63 @@ def test_responses_whole_and_streamed(tmp_path, upstream, kind):
             client.responses.create(**asked, previous_response_id="resp_1")
         assert gateway.records(3)[2].outcome is Outcome.REFUSED
         client.close()
+
+
+@pytest.mark.parametrize("kind", OUTBOUND)
+@pytest.mark.parametrize("store", [True, None])
+def test_no_provider_is_asked_to_store_a_response(tmp_path, upstream, kind, store):
+    asked = {"model": "main", "input": "Hi"} | ({} if store is None else {"store": store})
+    with gateway_to(tmp_path, upstream, kind) as gateway:
+        client = openai.OpenAI(base_url=gateway.url + "/v1", api_key=gateway.key, max_retries=0)
+        told = client.responses.with_raw_response.create(**asked)
+        client.close()
+        assert told.headers["x-firstchair-dropped"] == "store"
+        assert gateway.records()[0].dropped == ("store",)
+    sent = upstream.requests[0].body
+    assert sent.get("store", False) is False
+    assert ("store" in sent) == (kind == "openai")
+
+
+@pytest.mark.parametrize("header", [("x-api-key", ""), ("authorization", "Bearer ")])
+def test_every_endpoint_takes_the_key_in_either_header(tmp_path, upstream, header):
+    hello = [{"role": "user", "content": "Hi"}]
+    bodies = {
+        "/v1/chat/completions": {"messages": hello},
+        "/v1/responses": {"input": "Hi"},
+        "/v1/messages": {"messages": hello, "max_tokens": 5},
+        "/v1/messages/count_tokens": {"messages": hello},
+    }
+    name, before = header
+    with gateway_to(tmp_path, upstream, "anthropic") as gateway:
+        # Some clients send both, one of them meant for the vendor.
+        for other in ({}, {"authorization": "Bearer theirs", "x-api-key": "theirs"}):
+            headers = {**other, name: before + gateway.key}
+            for path, body in bodies.items():
+                response = httpx.post(gateway.url + path, json={"model": "main", **body}, headers=headers)
+                assert response.status_code == 200, (path, response.text)
+            assert httpx.get(gateway.url + "/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_that_anthropic_never_signed_is_not_shown_to_it(tmp_path, upstream, stream):
+    history = [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hmm", "signature": ""},
+                {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}},
+            ],
+        },
+        {"role": "user", "content": "And now?"},
+    ]
+    with gateway_to(tmp_path, upstream, "anthropic") as gateway:
+        for unsigned in (True, False):
+            history[1]["content"][0]["signature"] = "" if unsigned else "c2lnbmVk"
+            body = {"model": "main", "max_tokens": 9, "stream": stream, "messages": history, "made_up": 1}
+            headers = {"x-api-key": gateway.key}
+            assert httpx.post(gateway.url + "/v1/messages", json=body, headers=headers).status_code == 200
+    first, second = (seen.body for seen in upstream.requests)
+    assert first["messages"][1]["content"] == history[1]["content"][1:]
+    assert first["made_up"] == 1
+    assert second["messages"] == history

@@ -27,6 +27,7 @@ from firstchair.gateway.exchange import Exchange
 from firstchair.gateway.limits import Reservation
 from firstchair.gateway.outbound import encoded
 from firstchair.gateway.records import Outcome
+from firstchair.gateway.shadow import Shadows
 from firstchair.gateway.worker import Worker
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -63,6 +64,7 @@ class GatewayApp:
     def __init__(self, worker: Worker):
         self._worker = worker
         limits = worker.config.limits
+        self.shadows = Shadows(worker)
         self._max_body = int(limits.max_body_mb * 1_000_000)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -78,6 +80,7 @@ class GatewayApp:
         await self._worker.open()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        await self.shadows.close()
         await self._worker.close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -117,6 +120,7 @@ class GatewayApp:
             exchange.ending.admitted_tokens = tokens
             watch = asyncio.create_task(_watch(receive, exchange))
             await exchange.run(reservation)
+            self.shadows.offer(call, exchange.ending)
         except Left:
             worker.count("left_early")
         finally:
@@ -140,16 +144,17 @@ class GatewayApp:
             )
 
     def _key(self, headers: Mapping[bytes, bytes]) -> Key | None:
-        """The key of the request, by either vendor's header."""
+        """The key of the request, in either vendor's header, whatever is asked for."""
         if not self._worker.config.auth.require_keys:
             return None
-        secret = headers.get(b"x-api-key")
-        if secret is None:
-            scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
-            secret = value.strip() if scheme.lower() == b"bearer" else b""
-        if not secret:
+        scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+        bearer = value.strip() if scheme.lower() == b"bearer" else b""
+        # Some clients send both, one of them meant for the vendor.
+        secrets = [secret for secret in (headers.get(b"x-api-key", b""), bearer) if secret]
+        if not secrets:
             raise refuse(FailureKind.AUTHENTICATION, "no key; send one as x-api-key or as authorization: Bearer")
-        key = self._worker.snapshot.key(secret.decode("latin-1"))
+        known = map(self._worker.snapshot.key, (secret.decode("latin-1") for secret in secrets))
+        key = next((key for key in known if key is not None), None)
         if key is None:
             raise refuse(FailureKind.AUTHENTICATION, "this key is not known here, or was revoked")
         if "call" not in key.scopes:

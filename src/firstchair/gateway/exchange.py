@@ -34,7 +34,15 @@ from firstchair.gateway.dialects.base import (
 from firstchair.gateway.dialects.failures import failure_in
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.limits import Reservation
-from firstchair.gateway.outbound import Outbound, constrained, encoded, forwarded, target_for, translated
+from firstchair.gateway.outbound import (
+    Outbound,
+    constrained,
+    encoded,
+    forwarded,
+    has_unsigned_thinking,
+    target_for,
+    translated,
+)
 from firstchair.gateway.records import Attempt, Outcome
 from firstchair.gateway.relay import StreamRelay
 from firstchair.gateway.upstream import Answered, client_headers
@@ -221,13 +229,15 @@ class Exchange:
     def _outbound(self, choice: Choice, dialect: Dialect, *, bound: bool) -> Outbound:
         call = self._call
         provider = self._worker.upstreams[choice.route.provider].provider
-        if dialect.name == call.dialect.name and not bound:
+        same = dialect.name == call.dialect.name
+        whole = dialect.name != "anthropic" or not has_unsigned_thinking(call.raw, call.body)
+        if same and whole and not bound:
             return forwarded(call.body, provider, choice.route.model, dialect=dialect.name)
         request = call.request()
         if bound:
             request = constrained(request, self._malformed)
         out = translated(request, dialect, target_for(provider, choice.route.model, self._slot))
-        if dialect.name == call.dialect.name:
+        if same:
             asked = call.stream and dialect.name == "openai" and not request.include_usage
             return out._replace(as_is=True, hide_usage=asked)
         return out
@@ -284,7 +294,10 @@ class Exchange:
         if out.as_is:
             data = raw
         else:
-            written = call.dialect.write_answer(answer, call.request(), model=call.model)
+            try:
+                written = call.dialect.write_answer(answer, call.request(), model=call.model)
+            except FirstchairError as error:
+                return _bad(f"what {call.dialect.name} cannot say: {error}")
             data = encoded(written.body)
             self.ending.dropped = self._dropped = (*out.dropped, *written.dropped)
         self.ending.first_content()

@@ -44,7 +44,7 @@ def target_for(provider: Provider, model: str, slot: SlotConfig) -> Target:
 
 
 def forwarded(body: Mapping[str, Any], provider: Provider, model: str, *, dialect: str) -> Outbound:
-    """The client's body for a provider of the same dialect."""
+    """The client's body for a provider of the same dialect. A Responses request is never stored."""
     out = {**body, "model": model}
     hide_usage = False
     if dialect == "openai":
@@ -61,7 +61,23 @@ def forwarded(body: Mapping[str, Any], provider: Provider, model: str, *, dialec
         other = next((name for name in _LIMIT_FIELDS if name != limit and out.get(name) is not None), None)
         if limit is not None and other is not None:
             out[limit] = out.pop(other)
-    return Outbound(encoded(out), as_is=True, hide_usage=hide_usage)
+    dropped: tuple[str, ...] = ()
+    if dialect == "responses" and body.get("store") is not False:
+        # Left out it means true at OpenAI, and nothing may be kept there that a client cannot see here.
+        out["store"], dropped = False, ("store",)
+    return Outbound(encoded(out), as_is=True, hide_usage=hide_usage, dropped=dropped)
+
+
+def has_unsigned_thinking(raw: bytes, body: Mapping[str, Any]) -> bool:
+    """Whether a Messages history shows thinking without a signature: another vendor's, which Anthropic refuses."""
+    if b'"thinking"' not in raw:
+        return False
+    return any(
+        isinstance(block, dict) and block.get("type") == "thinking" and not block.get("signature")
+        for message in body["messages"]
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for block in message["content"]
+    )
 
 
 def translated(request: ChatRequest, dialect: Dialect, target: Target) -> Outbound:

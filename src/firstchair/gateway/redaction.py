@@ -87,6 +87,7 @@ class Redactor:
             session=self.text(record.session),
             user=self.text(record.user),
             requested_model=self.text(record.requested_model),
+            dropped=tuple(map(self.text, record.dropped)),  # a client may call a field whatever it likes
         )
 
     def body(self, body: bytes) -> bytes:

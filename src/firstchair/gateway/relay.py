@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 
+from firstchair.core.errors import FirstchairError
 from firstchair.gateway.dialects.base import (
     BlockDelta,
     BlockStart,
@@ -109,6 +110,8 @@ class StreamRelay:
                 pieces.append(self._event(raw))
         except StreamFault as fault:
             self.failure = fault.failure
+        except FirstchairError as error:
+            self.failure = _unsayable(error)
         return self._released(pieces)
 
     def close(self) -> bytes:
@@ -123,6 +126,8 @@ class StreamRelay:
                 self._reader.close()
         except StreamFault as fault:
             self.failure = fault.failure
+        except FirstchairError as error:
+            self.failure = _unsayable(error)
         if self.failure is None and not self.ended:
             self.failure = Failure(
                 kind=FailureKind.BAD_ANSWER, message="the provider's stream ended without its terminal event"
@@ -174,3 +179,7 @@ class StreamRelay:
                 kind=FailureKind.BAD_ANSWER, message=f"the provider's answer has more than {self._limit} bytes"
             )
         return self.release() if self.has_content and not self._hold_all else b""
+
+
+def _unsayable(error: FirstchairError) -> Failure:
+    return Failure(kind=FailureKind.BAD_ANSWER, message=f"the provider sent what cannot be passed on: {error}"[:500])

@@ -384,7 +384,7 @@ def test_items_of_one_turn_are_one_message():
     assert (turn.text, [call.id for call in turn.tool_calls]) == ("Well.", ["c1", "c2"])
     assert (one.tool_call_id, one.text, two.text) == ("c1", "one", "two")
     assert (done.text, really.text) == ("Done.", "Really.")
-    assert request.extra == {}
+    assert request.extra == {"store": True}
 
 
 def test_what_has_no_counterpart_is_told_by_every_target():

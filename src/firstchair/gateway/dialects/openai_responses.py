@@ -107,7 +107,7 @@ class OpenAIResponses:
         if body.get("input") is None and not instructions:
             raise BadRequest("is missing; expected text or a list of items", param="input")
         extra = {key: value for key, value in extra_of(body, _KNOWN).items() if key != "prompt"}
-        if take_bool(body, "store"):
+        if take_bool(body, "store") is not False:  # left out it means true
             extra["store"] = True
         reader = ItemReader()
         with refusing():
