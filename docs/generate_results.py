@@ -43,7 +43,8 @@ def table(summary: dict[str, Any]) -> str:
     alive = summary["completion"]
     lines.append(row("tasks completed in the desk", alive["before"], alive["after"]))
     options, seconds, golden = summary["options"], summary["seconds"], summary["golden_sha256"]
-    size = f"{options['sessions']:,} training sessions, {options['epochs']:g} epochs, seed {options['seed']}"
+    epochs = f"{options['epochs']:g} epoch{'' if options['epochs'] == 1 else 's'}"
+    size = f"{options['sessions']:,} training sessions, {epochs}, seed {options['seed']}"
     time = f"{seconds['total']:.0f} seconds in all, {seconds['train']:.0f} of them training"
     lines += ["", f"{size}, golden set `{golden[:12]}`. {time}."]
     return "\n".join(lines)

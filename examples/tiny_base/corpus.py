@@ -16,7 +16,11 @@ from words import ADJECTIVES, DOMAINS, ENDINGS, EXTENSIONS, FIRST, NOUNS, PREPOS
 
 from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message, tool_result
 
-Rng = random.Random
+
+class Rng(random.Random):
+    """The source of every choice. ``lexicon``: words of the tokenizer, so that each of its pieces is seen and copied."""
+
+    lexicon: tuple[str, ...] = ()
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -24,8 +28,17 @@ Rng = random.Random
 
 def made_up(rng: Rng) -> str:
     """A word nobody has seen, 3 to 9 letters."""
+    if rng.lexicon and rng.random() < 0.3:
+        return rng.choice(rng.lexicon) + rng.choice(rng.lexicon).lower()
     word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 3)))
     return word + (rng.choice(ENDINGS) if rng.random() < 0.6 else "")
+
+
+def drawn(rng: Rng, words: list[str]) -> str:
+    """One of ``words``, now and then any lower-case word of the lexicon."""
+    if rng.lexicon and rng.random() < 0.4:
+        return rng.choice(rng.lexicon).lower()
+    return rng.choice(words)
 
 
 def word(rng: Rng) -> str:
@@ -33,7 +46,11 @@ def word(rng: Rng) -> str:
 
 
 def noun(rng: Rng) -> str:
-    return rng.choice(NOUNS) if rng.random() < 0.85 else made_up(rng)
+    return drawn(rng, NOUNS) if rng.random() < 0.9 else made_up(rng)
+
+
+def adjective(rng: Rng) -> str:
+    return drawn(rng, ADJECTIVES)
 
 
 def name(rng: Rng) -> str:
@@ -45,20 +62,18 @@ def phrase(rng: Rng) -> str:
     """Two to six words: a thing, or a thing in a place."""
     kind = rng.random()
     if kind < 0.35:
-        return f"{rng.choice(ADJECTIVES)} {noun(rng)}"
+        return f"{adjective(rng)} {noun(rng)}"
     if kind < 0.6:
         return f"{noun(rng)} {rng.choice(PREPOSITIONS)} the {noun(rng)}"
     if kind < 0.8:
-        return f"a {rng.choice(ADJECTIVES)} {noun(rng)} {rng.choice(PREPOSITIONS)} a {noun(rng)}"
-    return " ".join(noun(rng) if rng.random() < 0.6 else rng.choice(ADJECTIVES) for _ in range(rng.randint(2, 5)))
+        return f"a {adjective(rng)} {noun(rng)} {rng.choice(PREPOSITIONS)} a {noun(rng)}"
+    return " ".join(noun(rng) if rng.random() < 0.6 else adjective(rng) for _ in range(rng.randint(2, 5)))
 
 
 def todo(rng: Rng) -> str:
     """A thing to do: ``call Anna``, ``renew the lease``."""
     verb = rng.choice(VERBS)
-    what = rng.choice(
-        (lambda: name(rng), lambda: f"the {noun(rng)}", lambda: f"the {rng.choice(ADJECTIVES)} {noun(rng)}")
-    )
+    what = rng.choice((lambda: name(rng), lambda: f"the {noun(rng)}", lambda: f"the {adjective(rng)} {noun(rng)}"))
     tail = f" {rng.choice(PREPOSITIONS)} {noun(rng)}" if rng.random() < 0.25 else ""
     return f"{verb} {what()}{tail}"
 
@@ -67,16 +82,60 @@ def sentence(rng: Rng) -> str:
     """A short statement, as in a message or a file."""
     return rng.choice(
         (
-            lambda: f"the {noun(rng)} is {rng.choice(ADJECTIVES)}",
+            lambda: f"the {noun(rng)} is {adjective(rng)}",
             lambda: f"please {todo(rng)}",
             lambda: f"{name(rng)} will {todo(rng)}",
             lambda: f"{noun(rng)} at {clock(rng)}",
             lambda: f"the {noun(rng)} costs {number(rng)}",
-            lambda: f"we {rng.choice(VERBS)} {rng.choice(PREPOSITIONS)} {rng.choice(ADJECTIVES)} {noun(rng)}",
+            lambda: f"the {adjective(rng)} {noun(rng)} {rng.choice(VERBS)}s {noun(rng)} on {date(rng)}",
+            lambda: f"the {noun(rng)} is {rng.choice(PREPOSITIONS)} {noun(rng)} {number(rng)}",
+            lambda: f"my {noun(rng)} {noun(rng)} is {token(rng)}",
+            lambda: f"we {rng.choice(VERBS)} {rng.choice(PREPOSITIONS)} {adjective(rng)} {noun(rng)}",
             lambda: f"I am running late for the {noun(rng)}",
             lambda: phrase(rng),
         )
     )()
+
+
+def topic(rng: Rng) -> str:
+    """What one searches for: a phrase, or a named thing and what one wants to know of it."""
+    if rng.random() < 0.5:
+        return phrase(rng)
+    named = " ".join(noun(rng).capitalize() for _ in range(rng.randint(1, 3)))
+    return f"{named} {noun(rng)}" if rng.random() < 0.7 else named
+
+
+def picture(rng: Rng) -> str:
+    kind = rng.choice(("picture", "drawing", "image", "painting", "cartoon", "photo", "icon", "portrait", noun(rng)))
+    return (
+        f"{kind} {rng.choice(('of', 'of', 'showing', 'with', 'for'))} {rng.choice(('', 'a ', 'the '))}{phrase(rng)}"
+    )
+
+
+def movie(rng: Rng) -> str:
+    kind = rng.choice(("video", "clip", "movie", "animation", "short film", noun(rng)))
+    return (
+        f"{kind} {rng.choice(('of', 'of', 'about', 'showing', 'for'))} {rng.choice(('', 'a ', 'the '))}{phrase(rng)}"
+    )
+
+
+def title(rng: Rng) -> str:
+    return rng.choice((phrase(rng), f"{noun(rng)} with {name(rng)}", f"{adjective(rng)} {noun(rng)} {noun(rng)}"))
+
+
+def token(rng: Rng) -> str:
+    """A word, number or code, as stands in a file."""
+    return rng.choice((noun, noun, code, number, clock, made_up))(rng)
+
+
+def hunted(rng: Rng) -> str:
+    """What one looks for in a file."""
+    return rng.choice((noun, name, phrase, code, lambda rng: f"{adjective(rng)} {noun(rng)}"))(rng)
+
+
+def place(rng: Rng) -> str:
+    """A file or a folder."""
+    return path(rng) if rng.random() < 0.6 else "/".join(noun(rng) for _ in range(rng.randint(1, 2)))
 
 
 def number(rng: Rng) -> str:
@@ -166,7 +225,10 @@ class Skillset:
     name: str
     values: dict[str, Callable[[Rng], str]]
     asks: tuple[str, ...]
-    reasons: tuple[str, ...]
+    labels: tuple[str, ...]
+    """What the case is, in a reason given before the call …"""
+    acts: tuple[str, ...]
+    """… and what to do about it."""
     results: tuple[str, ...] = ("ok", "done")
     replies: tuple[str, ...] = ("Done.",)
     """``{result}`` and the parameters may stand in replies."""
@@ -177,27 +239,33 @@ UNIVERSAL: tuple[Skillset, ...] = (
         "WebFetch",
         {"url": url},
         ("Open {url}", "What does {url} say?", "Fetch {url} for me", "Read the page {url}", "Can you check {url}?",
-         "Summarise {url}", "Have a look at {url} please", "Get me the page at {url}", "what is on {url} right now?"),
-        ("The user gave a URL; fetch it.", "I need the page.", "A page to open."),
-        ("{sentence}", "{sentence}. {sentence}.", "Title: {phrase}. {sentence}"),
+         "Summarise {url}", "Have a look at {url} please", "Get me the page at {url}", "what is on {url} right now?",
+         "Go to {url} and see what it says", "Visit {url}", "Load {url}", "Check {url} for news", "Browse {url}"),
+        ("A page", "Web page", "An address", "A link", "The site"),
+        ("fetch it", "open it", "get the page", "read it", "load the address"),
+        ("{sentence}", "{sentence}. {sentence}.", "Title: {phrase}. {sentence}", "{facts}"),
         ("The page says: {result}", "It says {result}", "Here is what I found: {result}"),
     ),
     Skillset(
         "web_search",
-        {"query": phrase},
+        {"query": topic},
         ("Search the web for {query}", "Look up {query} online", "Find news about {query}", "Google {query}",
          "search for {query}", "What can you find on the web about {query}?", "Do a web search: {query}",
-         "I want to know about {query}, search please", "Find out online about {query}"),
-        ("Search the web.", "This needs a web search.", "Look it up online."),
-        ("1. {phrase} {url}", "{url} {sentence}", "{phrase}: {sentence}"),
+         "I want to know about {query}, search please", "Find out online about {query}", "Web search for {query}",
+         "See what the internet knows about {query}", "Is there anything online about {query}?",
+         "Find {query} on the net", "Search for {query} in the web", "look online for {query}"),
+        ("A lookup", "A web question", "Something online", "News", "The web"),
+        ("search the web", "search it", "look it up online", "search for it"),
+        ("1. {phrase} {url}", "{url} {sentence}", "{phrase}: {sentence}", "{url} {noun}: {number}."),
         ("I found: {result}", "Top result: {result}", "Here it is: {result}"),
     ),
     Skillset(
         "Bash",
         {"command": command},
         ("Run {command}", "run `{command}`", "Execute {command} in the shell", "Please run the command {command}",
-         "What does {command} print?", "In the terminal: {command}"),
-        ("Run the command.", "A shell command.", "Use the shell."),
+         "What does {command} print?", "In the terminal: {command}", "Use the shell: {command}"),
+        ("A command", "A shell job", "The shell", "Terminal"),
+        ("run it", "run the command", "execute it", "one shell command"),
         ("{path}", "{number}", "{path} {path}", "ok"),
         ("The output is {result}", "Done: {result}", "It printed {result}"),
     ),
@@ -205,9 +273,11 @@ UNIVERSAL: tuple[Skillset, ...] = (
         "Read",
         {"path": path},
         ("Show me {path}", "What is in {path}?", "Open the file {path}", "read {path}", "Read out {path} to me",
-         "Let me see the contents of {path}", "What does {path} say?", "Print {path}", "Have a look into {path}"),
-        ("Read the file.", "I need the file's content.", "Open the file."),
-        ("{sentence}", "{sentence}. {sentence}.", "{name}: {phone}", "{noun}: {number}"),
+         "Let me see the contents of {path}", "What does {path} say?", "Print {path}", "Have a look into {path}",
+         "Go through {path}", "Open {path} and tell me what it says", "I want to see {path}", "display {path}"),
+        ("A file", "The file", "A text", "A document", "Its content"),
+        ("read it", "open it", "look inside", "get the text"),
+        ("{sentence}", "{sentence}. {sentence}.", "{name}: {phone}", "{facts}"),
         ("It says: {result}", "The file says {result}", "{path} contains: {result}"),
     ),
     Skillset(
@@ -215,53 +285,69 @@ UNIVERSAL: tuple[Skillset, ...] = (
         {"path": path, "content": sentence},
         ("Create {path} with the text {content}", "Save '{content}' to {path}", "Write {content} into {path}",
          "Make a file {path} that says {content}", "Put the line {content} in a new file {path}",
-         "new file {path}: {content}", 'Write a note "{content}" and store it as {path}'),
-        ("Write the file.", "A new file.", "Save the text."),
+         "new file {path}: {content}", 'Write a note "{content}" and store it as {path}',
+         "Create a file {path} with {content}", "Store {content} in {path}", "I need {path} to say {content}",
+         "Start {path} with the words {content}", "Save {content} as {path}", "Write a file {path}: {content}"),
+        ("A new file", "Text to save", "A note", "A fresh file", "Something to store"),
+        ("write it", "save the text", "create it", "store it"),
         ("wrote {path}", "ok", "saved"),
         ("Saved {path}.", "I wrote {path}.", "Done."),
     ),
     Skillset(
         "Edit",
-        {"path": path, "old": noun, "new": noun},
+        {"path": path, "old": token, "new": token},
         ("In {path} replace {old} with {new}", "Change {old} to {new} in {path}", "{path}: swap {old} for {new}",
-         "Edit {path} so that {old} becomes {new}", "Please fix {path}, it should say {new} instead of {old}"),
-        ("Edit the file.", "Replace the text.", "A change in the file."),
+         "Edit {path} so that {old} becomes {new}", "Please fix {path}, it should say {new} instead of {old}",
+         "In the file {path} {old} must become {new}", "Update {path}: {new} in place of {old}",
+         "{old} in {path} is wrong, make it {new}", "Turn {old} into {new} in {path}", "Use {new} for {old} in {path}",
+         "Exchange {old} for {new} in {path}", "Correct {path}, {old} should read {new}"),
+        ("A change", "A correction", "A text to replace", "The file changes"),
+        ("edit the file", "edit it", "replace the text", "change it"),
         ("edited {path}", "ok", "1 replacement"),
         ("Changed {old} to {new}.", "Done.", "{path} now says {new}."),
     ),
     Skillset(
         "Grep",
-        {"pattern": noun, "path": path},
+        {"pattern": hunted, "path": place},
         ("Which lines of {path} mention {pattern}?", "Search for {pattern} in {path}", "grep {pattern} in {path}",
-         "Find {pattern} inside {path}", "Does {path} contain {pattern}?", "Look for {pattern} in the file {path}"),
-        ("Search in the file.", "Look for the text.", "Find the lines."),
-        ("{number}: {sentence}", "{sentence}", "no match"),
+         "Find {pattern} inside {path}", "Does {path} contain {pattern}?", "Look for {pattern} in the file {path}",
+         "Search {path} for {pattern}", "Go through {path} and find {pattern}", "Where does {path} mention {pattern}?",
+         "Who wrote about {pattern} in {path}?", "Is there {pattern} anywhere in {path}?", "Scan {path} for {pattern}"),
+        ("Words in a file", "A text search", "Lines to find", "Contents"),
+        ("search for the text", "find the lines", "look for it", "search inside"),
+        ("{number}: {sentence}", "{sentence}", "no match", "{path}: {sentence}"),
         ("Found: {result}", "It matches: {result}", "{result}"),
     ),
     Skillset(
         "ShareFile",
         {"path": path},
         ("Share {path} with me", "Send me the file {path}", "Share {path}", "I need a link to {path}",
-         "Please give me {path} for download", "Can I get {path}?"),
-        ("Share the file.", "The user wants the file.", "Send it."),
+         "Please give me {path} for download", "Can I get {path}?", "Send {path} over", "I would like to have {path}",
+         "Hand over {path}", "Make {path} available to me", "May I download {path}?", "Let me download {path}"),
+        ("A file to hand over", "A download", "The file is wanted", "Sharing"),
+        ("share it", "share the file", "send it", "hand it over"),
         ("link https://share/{code}", "shared {path}", "ok"),
         ("Shared {path}.", "Here it is: {result}", "Done."),
     ),
     Skillset(
         "ImageGenerator",
-        {"prompt": phrase},
-        ("Draw {prompt}", "Make a picture of {prompt}", "Generate an image of {prompt}", "I want an image: {prompt}",
-         "Paint {prompt} for me", "Create an illustration of {prompt}", "Can you make an image showing {prompt}?"),
-        ("Make an image.", "The user wants a picture.", "Generate it."),
+        {"prompt": picture},
+        ("Draw {prompt}", "Generate an image: {prompt}", "I want an image: {prompt}", "Please make a {prompt}",
+         "Paint {prompt} for me", "Create a {prompt}", "Can you draw a {prompt}?", "Design a {prompt}",
+         "Make a {prompt}", "I need a {prompt}", "Could I have a {prompt}?", "Image wanted: {prompt}"),
+        ("A picture", "An image", "Something to draw", "Art"),
+        ("draw it", "generate it", "make the image", "generate the picture"),
         ("image {code}.png", "saved {path}", "img_{number}"),
         ("Here is the image: {result}", "Done.", "I made it: {result}"),
     ),
     Skillset(
         "VideoGenerator",
-        {"prompt": phrase},
-        ("Make a video of {prompt}", "Generate a clip of {prompt}", "Create a short video showing {prompt}",
-         "I need a video: {prompt}", "Film {prompt} for me", "Produce a video about {prompt}"),
-        ("Make a video.", "The user wants a video.", "Generate a clip."),
+        {"prompt": movie},
+        ("Generate a {prompt}", "Create a short {prompt}", "Make a {prompt}", "Please produce a {prompt}",
+         "I need a {prompt}", "Film {prompt} for me", "Can you create a {prompt}?", "Could I have a {prompt}?",
+         "Video wanted: {prompt}", "Shoot a {prompt}"),
+        ("A video", "A clip", "Something to film", "Moving pictures"),
+        ("generate it", "make the video", "generate the clip", "film it"),
         ("video {code}.mp4", "saved {path}", "vid_{number}"),
         ("Here is the video: {result}", "Done.", "I made it: {result}"),
     ),
@@ -270,8 +356,11 @@ UNIVERSAL: tuple[Skillset, ...] = (
         {"text": todo, "time": moment},
         ("Remind me to {text} at {time}", "Set a reminder at {time} to {text}", "At {time} remind me to {text}",
          "I must {text} at {time}, remind me", "Reminder for {time}: {text}", "ping me at {time} to {text}",
-         "Please set a reminder to {text}, {time}", "Don't let me forget to {text} at {time}"),
-        ("Set a reminder.", "A reminder is wanted.", "Remind the user."),
+         "Please set a reminder to {text}, {time}", "Don't let me forget to {text} at {time}",
+         "Wake me at {time} to {text}", "{time}: {text}, remind me of that", "I want a reminder to {text} at {time}",
+         "Make a reminder for {time} to {text}", "Tell me at {time} to {text}"),
+        ("A reminder", "Something to remember later", "A time to be told", "An alarm"),
+        ("set it", "set the reminder", "remind the user", "set it for then"),
         ("reminder set", "ok", "set for {time}"),
         ("I will remind you at {time}.", "Reminder set.", "Done, {time}."),
     ),
@@ -279,18 +368,26 @@ UNIVERSAL: tuple[Skillset, ...] = (
         "phone_call",
         {"number": phone, "message": sentence},
         ("Call {number} and say {message}", "Phone {number}: {message}", "Ring {number} and tell them {message}",
-         "Please call {number} with the message {message}", "Make a call to {number}, say that {message}"),
-        ("Make the call.", "A phone call.", "Call the number."),
+         "Please call {number} with the message {message}", "Make a call to {number}, say that {message}",
+         "Telephone {number} and say that {message}", "Tell {number} by phone that {message}",
+         "Ring up {number}, the message is {message}", "Call {number}, tell them that {message}",
+         "Give {number} a ring: {message}", "Could you phone {number} to tell them {message}?"),
+        ("A call", "A phone call", "Someone to ring", "The phone"),
+        ("make the call", "call the number", "ring them", "call and say it"),
         ("call ended: {sentence}", "answered", "they said {sentence}"),
         ("I called {number}.", "They answered: {result}", "Done."),
     ),
     Skillset(
         "calendar_event",
-        {"title": phrase, "date": date, "start": clock, "end": clock},
+        {"title": title, "date": date, "start": clock, "end": clock},
         ("Put {title} in my calendar on {date} from {start} to {end}", "Schedule {title} for {date}, {start} to {end}",
          "Book {title} on {date} {start}-{end}", "Add an event {title}: {date} {start} until {end}",
-         "On {date} from {start} to {end} I have {title}, add it", "calendar: {title}, {date}, {start} - {end}"),
-        ("Add the event.", "A calendar entry.", "Put it in the calendar."),
+         "On {date} from {start} to {end} I have {title}, add it", "calendar: {title}, {date}, {start} - {end}",
+         "Enter a {title} on {date} between {start} and {end}", "Note a {title} on {date}, {start} to {end}",
+         "Plan a {title} for {date} from {start} to {end}", "Keep {start} to {end} on {date} free for a {title}",
+         "There is a {title} on {date} from {start} to {end}, put it in", "Arrange a {title} on {date}, {start} to {end}"),
+        ("An event", "A date", "A calendar entry", "A meeting"),
+        ("add it", "put it in the calendar", "enter it", "book it"),
         ("event created", "ok", "added {title}"),
         ("Added {title} on {date}.", "It is in your calendar.", "Done."),
     ),
@@ -299,17 +396,42 @@ UNIVERSAL: tuple[Skillset, ...] = (
         {"to": recipient, "body": sentence},
         ("Send {to} a message: {body}", "Tell {to} that {body}", "Message {to}: {body}", "Write to {to}: {body}",
          "Let {to} know that {body}", "send '{body}' to {to}", "Drop {to} a line saying {body}",
-         "Email {to} and say {body}"),
-        ("Send the message.", "A message to send.", "Write to them."),
+         "Email {to} and say {body}", "Mail {to} that {body}", "Write {to} an email that {body}",
+         "Inform {to} that {body}", "A message for {to}: {body}", "Text {to} that {body}",
+         "Send a mail to {to}, saying {body}", "Reach out to {to} and write that {body}"),
+        ("A message", "Something to send", "Mail", "A note to someone"),
+        ("send it", "send the message", "write to them", "pass it on"),
         ("sent", "ok", "delivered to {to}"),
         ("Sent to {to}.", "I told {to}.", "Done."),
     ),
 )  # fmt: skip
 
+SHELL: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("mv {a} {b}", ("Rename {a} to {b}", "Move {a} to {b}", "Rename the file {a}, call it {b}", "{a} moves to {b}")),
+    ("cp {a} {b}", ("Copy {a} to {b}", "Make a copy of {a} called {b}", "Duplicate {a} to {b}", "Copy the file {a}, name it {b}")),
+    ("rm {a}", ("Delete {a}", "Remove the file {a}", "Drop the file {a}", "{a} can go, delete it", "Wipe {a}")),
+    ("wc -l {a}", ("Count the lines of {a}", "How many lines has {a}?", "Number of lines in {a}?", "Line count of {a}")),
+    ("ls {a}", ("List the folder {a}", "What is in the folder {a}?", "Show the folder {a}")),
+    ("mkdir {a}", ("Make a folder {a}", "Create the directory {a}", "New folder {a}")),
+    ("head -n 5 {a}", ("Show the first 5 lines of {a}", "The top 5 lines of {a}")),
+)  # fmt: skip
+"""What everybody's shell can do, in words."""
+
 SLOTS: dict[str, Callable[[Rng], str]] = {
     "sentence": sentence, "phrase": phrase, "url": url, "path": path, "number": number, "name": name,
-    "phone": phone, "noun": noun, "code": code, "time": clock,
+    "phone": phone, "noun": noun, "code": code, "time": clock, "facts": lambda rng: listed(rng, facts(rng)),
 }  # fmt: skip
+
+
+def facts(rng: Rng) -> dict[str, str]:
+    """A few named values, as in a form or a notice."""
+    return {rng.choice((noun, noun, name, made_up))(rng): rng.choice(VALUES)(rng) for _ in range(rng.randint(2, 5))}
+
+
+def listed(rng: Rng, known: dict[str, str]) -> str:
+    """Named values as one line."""
+    style = rng.choice(("{key}: {value}. ", "{key}: {value}; ", "{key} is {value}. ", "{key}={value} "))
+    return "".join(style.format(key=key, value=value) for key, value in known.items()).strip()
 
 
 def fill(rng: Rng, template: str, values: dict[str, str]) -> str:
@@ -336,17 +458,25 @@ def invented(rng: Rng) -> Skillset:
     parameters: dict[str, Callable[[Rng], str]] = {}
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         parameters[rng.choice((noun, noun, made_up))(rng)] = rng.choice(VALUES)
-    listed = " and ".join(f"{key} {{{key}}}" for key in parameters)
+    named = " and ".join(f"{key} {{{key}}}" for key in parameters)
     comma = ", ".join(f"{key}: {{{key}}}" for key in parameters)
     bare = " ".join(f"{{{key}}}" for key in parameters)
     spoken = f"{verb} the {thing}" if style < 0.7 else f"use {tool}"
     asks = (
-        f"{spoken} with {listed}", f"please {spoken}, {comma}", f"{spoken}: {bare}", f"Can you {spoken}? {listed}",
-        f"I want you to {spoken} ({comma})", f"{tool} {listed}", f"{spoken.capitalize()} for {bare}",
+        f"{spoken} with {named}", f"please {spoken}, {comma}", f"{spoken}: {bare}", f"Can you {spoken}? {named}",
+        f"I want you to {spoken} ({comma})", f"{tool} {named}", f"{spoken.capitalize()} for {bare}",
     )  # fmt: skip
     results = ("{sentence}", "ok", "{code}", "{number}", "{phrase}", "{name}", "{url}")
     replies = ("Done: {result}", "The answer is {result}", "Here you are: {result}", "{result}", "Done.")
-    return Skillset(tool, parameters, asks, (f"Use {tool}.", "This tool fits.", "Call it."), results, replies)
+    return Skillset(
+        tool,
+        parameters,
+        asks,
+        (f"{verb.capitalize()} the {thing}", "This tool fits", f"{tool} can do it", "A tool for that"),
+        ("call it", f"use {tool}", f"call {tool}"),
+        results,
+        replies,
+    )
 
 
 # --- conversations ----------------------------------------------------------------------------------------------
@@ -356,65 +486,168 @@ SYSTEMS = (
     "You are an office assistant. It is {date} {time}.", "Use the tools when needed.", "Be brief. Date: {date}.",
     "You run a desk of tools for {name}. Now: {date} {time}.", "Assistant of {name}. {sentence}.",
     "You help {name} with daily work. Notes: {sentence}; {sentence}.",
+    "You are the {noun} assistant. Today is {date}, {time}. {noun}: {sentence}",
+    "You are the {noun} helper of {name}. It is {date}, {time}. Known: {sentence}; {sentence}",
+    "{facts}", "Date: {date}. Time: {time}. About the user: {sentence}.",
 )  # fmt: skip
 
 CHAT = (
-    (("Hi", "Hello", "Hey there", "Good morning", "hi {name} here", "Good evening!"),
+    (("Hi", "Hello", "Hey there", "Good morning", "hi {name} here", "Good evening!", "Hello again", "Hi there", "Greetings"),
      ("Hello! How can I help?", "Hi, what can I do for you?", "Good day. What do you need?")),
-    (("Thanks", "Thank you", "thanks, that is all", "Great, thanks!", "Perfect, thank you", "cheers"),
+    (("Thanks", "Thank you", "thanks, that is all", "Great, thanks!", "Perfect, thank you", "cheers", "Thanks, nice work",
+      "Thank you so much", "You did well"),
      ("You are welcome.", "Glad to help.", "Any time.")),
-    (("How are you?", "How is it going?", "All well?"), ("I am well. What can I do for you?", "Fine, thank you.")),
-    (("Tell me a joke", "Say something nice", "I had a long day", "The {noun} was {phrase}", "I like {noun}"),
+    (("How are you?", "How is it going?", "All well?", "Do you like {noun}?", "Are you a machine?", "What is your name?"),
+     ("I am well. What can I do for you?", "Fine, thank you.", "I am here to help.")),
+    (("Tell me a joke", "Say something nice", "I had a long day", "The {noun} was {phrase}", "I like {noun}",
+      "Do you like the {noun}?", "What do you think about {noun}?"),
      ("I hope your day goes well.", "That is nice to hear.", "I see.")),
     (("What is {small} plus {small}?", "Is {name} a name?", "Do you know {name}?"), ("I am not sure.", "Let me think about it.")),
     (("ok", "I see", "never mind", "good", "no, that is all"), ("All right.", "Let me know if you need anything.", "Good.")),
 )  # fmt: skip
 
+ASIDES = (
+    "The {noun} is {adjective} today.", "We had a long {noun}.", "I am {adjective} today.", "My {noun} is {adjective}.",
+    "It rains.", "I just had {noun}.", "The {noun} was {adjective}.", "There is no hurry.", "This would help me.",
+    "Someone will {todo}.", "The weather is {adjective}.", "I am in a hurry.", "It is for the {noun}.", "What a {noun}.",
+)  # fmt: skip
+"""Small talk before or after a request; it changes nothing."""
 
-def chat_turn(rng: Rng) -> list[Message]:
-    asks, replies = rng.choice(CHAT)
-    ask = fill(rng, rng.choice(asks).replace("{small}", str(rng.randrange(20))), {})
-    return [
-        text_message("user", ask),
-        assistant_message(rng.choice(replies), thinking=maybe(rng, ("No tool needed.", "Just answer."))),
-    ]
+REPORTS = (
+    ("Tell the user", "Done", "Result is in", "It worked", "The answer is here", "Finished", "That is it", "All there"),
+    ("say so", "report it", "tell the user", "give the result", "reply", "close with a word"),
+)  # fmt: skip
+FAILURES = (
+    ("It failed", "An error", "No luck", "That went wrong", "Not possible"),
+    ("say so", "report it", "tell the user"),
+)
+RETRIES = (
+    ("A passing error", "Busy", "The service was down", "It may work now", "Only a hiccup"),
+    ("once more", "try it again", "the same call again", "repeat it"),
+)
+CHATS = (
+    ("A greeting", "Only talk", "No tool needed", "Nothing to do", "Words, no task"),
+    ("just answer", "a short reply", "be polite", "reply"),
+)
 
 
-def maybe(rng: Rng, reasons: tuple[str, ...]) -> str:
-    return rng.choice(reasons) if rng.random() < 0.85 else ""
+def maybe(rng: Rng, labels: tuple[str, ...], acts: tuple[str, ...]) -> str:
+    """A reason in one of many wordings, so that none is a signal by itself; sometimes none is given."""
+    label, act = rng.choice(labels), rng.choice(acts)
+    return rng.choice(
+        (f"{label}: {act}.", f"{label}: {act}.", f"{act.capitalize()}.", f"{label}.", f"{label}, {act}.", "")
+    )
 
 
 def next_id(rng: Rng) -> str:
     return f"call_{rng.randrange(10**6)}"
 
 
-OPENERS = ("", "", "", "", "", "Hi, ", "Please ", "Could you ", "Hey, ", "Now ", "Also, ", "ok, ")
-CLOSERS = ("", "", "", "", ".", ".", "!", " please", " thanks", ". It is for the {noun}.", ", I am in a hurry.")
+OPENERS = (
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "Hi, ",
+    "Please ",
+    "Could you ",
+    "Hey, ",
+    "Now ",
+    "Also, ",
+    "ok, ",
+    "Can you ",
+    "Hello! ",
+    "Good day! ",
+)
+CLOSERS = ("", "", "", ".", ".", ".", "!", " please", " thanks", ", thanks.", ", please.")
+
+
+def aside(rng: Rng) -> str:
+    text = rng.choice(ASIDES).replace("{adjective}", adjective(rng)).replace("{todo}", todo(rng))
+    return fill(rng, text, {})
 
 
 def spoken_request(rng: Rng, ask: str) -> str:
+    """The request as a user says it: opened, closed, with or without an aside before or after it."""
     opener = rng.choice(OPENERS)
-    text = opener + (ask[0].lower() + ask[1:] if opener else ask)
-    closer = rng.choice(CLOSERS)
-    return text + ("" if text.endswith("?") else fill(rng, closer, {}))
+    text = opener + (ask[0].lower() + ask[1:] if opener and not opener.endswith("! ") else ask)
+    text += "" if text.endswith("?") else rng.choice(CLOSERS)
+    if rng.random() < 0.15:
+        text = f"{aside(rng)} {text[0].upper()}{text[1:]}"
+    elif text[-1] in ".?!" and rng.random() < 0.15:
+        text = f"{text} {aside(rng)}"
+    return text
+
+
+def chat_turn(rng: Rng) -> list[Message]:
+    asks, replies = rng.choice(CHAT)
+    ask = fill(rng, rng.choice(asks).replace("{small}", str(rng.randrange(20))), {})
+    return [
+        text_message("user", ask + rng.choice(("", "", ".", "!"))),
+        assistant_message(rng.choice(replies), thinking=maybe(rng, *CHATS)),
+    ]
+
+
+TRANSIENT = ("rate limit", "timeout", "busy, try again", "connection reset", "try later", "service unavailable")
+
+
+def call_steps(rng: Rng, skill: Skillset, values: dict[str, str]) -> tuple[list[Message], str]:
+    """Reason, call and result, with a retry where the error was a passing one; and the words of the reply."""
+    out: list[Message] = []
+    while rng.random() < 0.06:
+        call = ToolCall.of(next_id(rng), skill.name, dict(values))
+        labels, acts = RETRIES if out else (skill.labels, skill.acts)
+        out += [
+            assistant_message(thinking=maybe(rng, labels, acts), calls=(call,)),
+            tool_result(call, f"error: {rng.choice(TRANSIENT)}", is_error=True),
+        ]
+    labels, acts = RETRIES if out else (skill.labels, skill.acts)
+    call = ToolCall.of(next_id(rng), skill.name, dict(values))
+    out.append(assistant_message(thinking=maybe(rng, labels, acts), calls=(call,)))
+    if rng.random() < 0.05:
+        wrong = rng.choice(("not found", "failed", "not allowed", "no permission", f"bad {noun(rng)}"))
+        out.append(tool_result(call, f"error: {wrong}", is_error=True))
+        return out, rng.choice((f"That did not work: {wrong}.", f"It failed: {wrong}.", "Sorry, that failed."))
+    result = fill(rng, rng.choice(skill.results), values)
+    out.append(tool_result(call, result))
+    return out, fill(rng, rng.choice(skill.replies), {**values, "result": result})
 
 
 def call_turn(rng: Rng, skill: Skillset) -> list[Message]:
     """Ask, call, result, reply; now and then the result is an error and the reply says so."""
     values = {key: make(rng) for key, make in skill.values.items()}
-    request = spoken_request(rng, fill(rng, rng.choice(skill.asks), values))
-    call = ToolCall.of(next_id(rng), skill.name, dict(values))
-    out = [text_message("user", request), assistant_message(thinking=maybe(rng, skill.reasons), calls=(call,))]
-    if rng.random() < 0.06:
-        wrong = rng.choice(("not found", "failed", "not allowed", "rate limit", f"bad {noun(rng)}"))
-        out.append(tool_result(call, f"error: {wrong}", is_error=True))
-        reply = rng.choice((f"That did not work: {wrong}.", f"It failed: {wrong}.", "Sorry, that failed."))
-    else:
-        result = fill(rng, rng.choice(skill.results), values)
-        out.append(tool_result(call, result))
-        reply = fill(rng, rng.choice(skill.replies), {**values, "result": result})
-    out.append(assistant_message(reply, thinking=maybe(rng, ("Tell the user.", "Done.", "Report it."))))
-    return out
+    asks = skill.asks
+    if skill.name == "Bash" and rng.random() < 0.8:
+        shell, asks = rng.choice(SHELL)
+        files = {"a": place(rng) if shell[:2] in ("ls", "mk") else path(rng), "b": path(rng)}
+        values, asks = {"command": fill(rng, shell, files)}, tuple(fill(rng, ask, files) for ask in asks)
+    steps, reply = call_steps(rng, skill, values)
+    failed = reply.startswith(("That did not", "It failed", "Sorry"))
+    return [
+        text_message("user", spoken_request(rng, fill(rng, rng.choice(asks), values))),
+        *steps,
+        assistant_message(reply, thinking=maybe(rng, *(FAILURES if failed else REPORTS))),
+    ]
+
+
+def double_turn(rng: Rng, skills: list[Skillset]) -> list[Message]:
+    """Two requests in one message; the calls follow in their order, one reply ends the turn."""
+    asks: list[str] = []
+    steps: list[Message] = []
+    for skill in rng.sample(skills, 2):
+        values = {key: make(rng) for key, make in skill.values.items()}
+        asks.append(fill(rng, rng.choice(skill.asks), values))
+        more, _ = call_steps(rng, skill, values)
+        steps += more
+    joint = rng.choice((". Then ", ". Also ", " and then ", ". After that, ", "; "))
+    request = f"{asks[0].rstrip('?')}{joint}{asks[1][0].lower()}{asks[1][1:]}"
+    return [
+        text_message("user", spoken_request(rng, request)),
+        *steps,
+        assistant_message(rng.choice(("Both are done.", "Done.", "That is done.")), thinking=maybe(rng, *REPORTS)),
+    ]
 
 
 def chained_turn(rng: Rng) -> list[Message]:
@@ -447,54 +680,49 @@ def chained_turn(rng: Rng) -> list[Message]:
         )
         first = ("Read", {"path": file}, text)
         second = ("SetReminder", {"text": text, "time": when})
-    calls = [ToolCall.of(next_id(rng), first[0], first[1]), ToolCall.of(next_id(rng), second[0], second[1])]
-    return [
-        text_message("user", spoken_request(rng, request)),
-        assistant_message(thinking=maybe(rng, by_name[first[0]].reasons), calls=(calls[0],)),
-        tool_result(calls[0], first[2]),
-        assistant_message(thinking=maybe(rng, by_name[second[0]].reasons), calls=(calls[1],)),
-        tool_result(calls[1], rng.choice(("ok", "done", "sent"))),
-        assistant_message(rng.choice(("Done.", f"Done, {second[0]} went through.", "That is done."))),
-    ]
-
-
-def facts(rng: Rng) -> dict[str, str]:
-    """A few named values, as in a form or a notice."""
-    return {rng.choice((noun, noun, name, made_up))(rng): rng.choice(VALUES)(rng) for _ in range(rng.randint(2, 5))}
+    out = [text_message("user", spoken_request(rng, request))]
+    for tool, arguments, result in (first, (*second, rng.choice(("ok", "done", "sent")))):
+        call, skill = ToolCall.of(next_id(rng), tool, arguments), by_name[tool]
+        out += [
+            assistant_message(thinking=maybe(rng, skill.labels, skill.acts), calls=(call,)),
+            tool_result(call, result),
+        ]
+    reply = rng.choice(("Done.", f"Done, {second[0]} went through.", "That is done."))
+    return [*out, assistant_message(reply, thinking=maybe(rng, *REPORTS))]
 
 
 def lookup_turn(rng: Rng) -> list[Message]:
-    """Read a file or page of facts and answer with one of them; sometimes share or send the file afterwards."""
+    """Read a file or page of facts and answer with one of them; sometimes share the file when asked to."""
     known = facts(rng)
     key = rng.choice(list(known))
-    style = rng.choice(("{key}: {value}. ", "{key}: {value}; ", "{key} is {value}. ", "{key}={value} "))
-    body = "".join(style.format(key=k, value=v) for k, v in known.items()).strip()
     is_page = rng.random() < 0.4
     source = url(rng) if is_page else path(rng)
     ask = rng.choice((
-        "What is the {key} in {source}?", "Find the {key} in {source}", "Which {key} does {source} give?",
-        "Tell me the {key} from {source}", "According to {source}, what is the {key}?", "I need the {key}, see {source}",
+        "What is the {key} in {source}?", "Find the {key} in {source}", "Which {key} is given in {source}?",
+        "Tell me the {key} that {source} gives", "What does {source} say about the {key}?", "I need the {key}, see {source}",
+        "Look into {source}, what is the {key}?", "Open {source}, I want the {key}", "See {source} for the {key}",
+        "Get the {key} out of {source}", "The {key} should be in {source}, what is it?", "Read {source}: which {key}?",
     ))  # fmt: skip
-    tool = {"url": source} if is_page else {"path": source}
     by_name = {skill.name: skill for skill in UNIVERSAL}
-    first = "WebFetch" if is_page else "Read"
-    call = ToolCall.of(next_id(rng), first, tool)
-    reply = rng.choice(("The {key} is {value}.", "{key}: {value}", "It is {value}.", "{value}"))
+    skill = by_name["WebFetch" if is_page else "Read"]
+    call = ToolCall.of(next_id(rng), skill.name, {"url": source} if is_page else {"path": source})
+    reply = rng.choice(("The {key} is {value}.", "The {key} is {value}.", "{key}: {value}", "It is {value}."))
     out = [
         text_message("user", spoken_request(rng, ask.format(key=key, source=source))),
-        assistant_message(thinking=maybe(rng, by_name[first].reasons), calls=(call,)),
-        tool_result(call, body),
-        assistant_message(
-            reply.format(key=key, value=known[key]), thinking=maybe(rng, ("Tell the user.", "Report it."))
-        ),
+        assistant_message(thinking=maybe(rng, skill.labels, skill.acts), calls=(call,)),
+        tool_result(call, listed(rng, known)),
+        assistant_message(reply.format(key=key, value=known[key]), thinking=maybe(rng, *REPORTS)),
     ]
     if not is_page and rng.random() < 0.3:
-        again = ToolCall.of(next_id(rng), "ShareFile", {"path": source})
+        again, skill = ToolCall.of(next_id(rng), "ShareFile", {"path": source}), by_name["ShareFile"]
+        ask = rng.choice(
+            ("Share it with me.", "Send it to me.", "share the file please", "I want that file.", "Pass it over.")
+        )
         out += [
-            text_message("user", rng.choice(("Share it with me.", "Send me that file.", "share the file please"))),
-            assistant_message(thinking=maybe(rng, by_name["ShareFile"].reasons), calls=(again,)),
+            text_message("user", ask),
+            assistant_message(thinking=maybe(rng, skill.labels, skill.acts), calls=(again,)),
             tool_result(again, f"shared {source}"),
-            assistant_message(f"Shared {source}.", thinking=maybe(rng, ("Done.",))),
+            assistant_message(f"Shared {source}.", thinking=maybe(rng, *REPORTS)),
         ]
     return out
 
@@ -526,9 +754,11 @@ def conversation(rng: Rng, turns: int, tool_count: int) -> tuple[list[Message], 
         if kind < 0.15:
             messages += chat_turn(rng)
         elif kind < 0.4 and chained:
-            messages += chained_turn(rng) if rng.random() < 0.5 else lookup_turn(rng)
+            messages += chained_turn(rng) if rng.random() < 0.3 else lookup_turn(rng)
+        elif kind < 0.48 and len(real) > 1:
+            messages += double_turn(rng, real)
         else:
-            messages += call_turn(rng, rng.choice(real if rng.random() < 0.6 else list(fakes)))
+            messages += call_turn(rng, rng.choice(real if rng.random() < 0.7 else fakes))
     tools = tools_of(offered)
     return messages, tools
 
@@ -540,7 +770,7 @@ def drill(rng: Rng) -> tuple[list[Message], tuple[Tool, ...]]:
         value = (
             rng.choice(VALUES)(rng)
             if rng.random() < 0.5
-            else " ".join(made_up(rng) for _ in range(rng.randint(2, 8)))
+            else " ".join(rng.choice((made_up, noun, token))(rng) for _ in range(rng.randint(2, 8)))
         )
         ask = rng.choice((f"Repeat: {value}", f"Say {value}", f"Copy this: {value}", f'Write "{value}" again'))
         return [text_message("user", ask), assistant_message(value)], ()

@@ -1,6 +1,6 @@
 """Pretrain the tiny base model on the generic corpus and write it as a model directory.
 
-    python examples/tiny_base/pretrain.py --out base --tokens 40e6
+    python examples/tiny_base/pretrain.py --out base
 
 Fresh text is generated all the way, so nothing is seen twice; the curriculum runs from copy drills to conversations
 of several turns. Matrices are trained with Muon (Jordan et al. 2024), the rest with AdamW; the rate falls linearly
@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from corpus import sample
+from corpus import Rng, sample
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
@@ -51,7 +51,7 @@ def desk_sessions(seed: int, count: int) -> Iterator[tuple[Sequence[Message], tu
 
 def corpus_texts(seed: int, count: int) -> Iterator[str]:
     """Text for the tokenizer: the conversations' own words, tags left out (they are single tokens anyway)."""
-    rng = random.Random(seed)
+    rng = Rng(seed)
     generic = (sample(rng, index / count) for index in range(count))
     for messages, tools in (*generic, *desk_sessions(seed, count // 6)):
         for message in messages:
@@ -62,27 +62,34 @@ def corpus_texts(seed: int, count: int) -> Iterator[str]:
         yield "# Tools\n" + "\n".join(f"{tool.name}({', '.join(tool.parameters['properties'])})" for tool in tools)
 
 
+def lexicon(tokenizer: PreTrainedTokenizerFast) -> tuple[str, ...]:
+    """The words among the pieces: the corpus draws from them, so that every one is read and copied."""
+    pieces = (tokenizer.decode([index]).strip() for index in range(len(tokenizer)))
+    return tuple(sorted({piece for piece in pieces if re.fullmatch("[A-Za-z][a-z]+(?:[A-Z][a-z]+)*", piece)}))
+
+
 def padded(length: int) -> int:
     """Width of a batch: few distinct shapes, since the CPU kernels are compiled and kept for each."""
-    return -(-length // 32) * 32
+    return -(-length // 64) * 64
+
+
+Row = tuple[list[int], list[bool]]
+TARGETS = 256
+"""The head runs on a multiple of this many positions, for the same reason."""
 
 
 class Batches:
-    """Token-budget batches of fresh conversations, bucketed by length inside a pool."""
+    """Token-budget batches of fresh conversations; a batch holds rows of one padded width and is always full."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, tokens_per_batch: int, longest: int, pool: int):
-        self.tokenizer, self.rng, self.budget, self.longest = (
-            tokenizer,
-            random.Random(seed),
-            tokens_per_batch,
-            longest,
-        )
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, tokens_per_batch: int, longest: int):
+        self.tokenizer, self.budget, self.longest = tokenizer, tokens_per_batch, longest
+        self.rng = Rng(seed)
+        self.rng.lexicon = lexicon(tokenizer)
         self.header = tokenizer("<|im_start|>assistant\n", add_special_tokens=False)["input_ids"]
         self.end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-        self.pool_rows = pool
-        self.pool: list[list[tuple[list[int], list[bool]]]] = []
+        self.waiting: dict[int, list[Row]] = {}
 
-    def row(self, stage: float) -> tuple[list[int], list[bool]]:
+    def row(self, stage: float) -> Row:
         """Ids and loss mask (True on every assistant token, its end-of-turn token included)."""
         ids = self.tokenizer(as_text(self.tokenizer, *sample(self.rng, stage)), add_special_tokens=False)["input_ids"]
         mask, inside = [False] * len(ids), False
@@ -96,50 +103,49 @@ class Batches:
 
     def next(self, stage: float) -> tuple[torch.Tensor, torch.Tensor]:
         """``ids [B, T] int64`` padded with 0 and ``mask [B, T] bool``."""
-        if not self.pool:
-            rows = sorted((self.row(stage) for _ in range(self.pool_rows)), key=lambda row: len(row[0]))
-            batch: list[tuple[list[int], list[bool]]] = []
-            for row in rows:
-                if batch and (len(batch) + 1) * padded(len(row[0])) > self.budget:
-                    self.pool.append(batch)
-                    batch = []
-                batch.append(row)
-            self.pool.append(batch)
-            self.rng.shuffle(self.pool)
-        rows = self.pool.pop()
-        width = padded(max(len(ids) for ids, _ in rows))
-        ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
-        mask = torch.tensor([mask + [False] * (width - len(mask)) for _, mask in rows])
-        return ids, mask
+        while True:
+            ids, mask = self.row(stage)
+            width = padded(len(ids))
+            rows = self.waiting.setdefault(width, [])
+            rows.append((ids + [0] * (width - len(ids)), mask + [False] * (width - len(mask))))
+            if len(rows) >= max(1, self.budget // width):
+                del self.waiting[width]
+                return torch.tensor([ids for ids, _ in rows]), torch.tensor([mask for _, mask in rows])
 
 
 def masked_logits(
     model: Qwen3ForCausalLM, ids: torch.Tensor, mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits ``[N, V]`` and targets ``[N]`` at the N positions of the loss; the head runs nowhere else."""
-    hidden = model.model(ids).last_hidden_state[:, :-1][mask[:, 1:]]
-    return model.lm_head(hidden).float(), ids[:, 1:][mask[:, 1:]]
+    """Logits ``[N, V]`` and targets ``[N]`` at the positions of the loss, filled up with ignored targets (-100)."""
+    hidden = model.model(ids).last_hidden_state[:, :-1].flatten(0, 1)
+    where = mask[:, 1:].flatten().nonzero().squeeze(1)
+    targets = ids[:, 1:].flatten()[where]
+    spare = -len(where) % TARGETS
+    where = torch.cat((where, where.new_zeros(spare)))
+    return model.lm_head(hidden[where]).float(), torch.cat((targets, targets.new_full((spare,), -100)))
 
 
 @torch.no_grad()
-def exact_spans(model: Qwen3ForCausalLM, batches: Batches, stage: float, count: int) -> float:
-    """Share of assistant spans whose every token is the argmax (that is: greedy output equals the text)."""
-    right = total = 0
-    batches.pool.clear()
+def exact_spans(model: Qwen3ForCausalLM, batches: Batches, stage: float, count: int) -> dict[str, float]:
+    """Share of calls, and of all assistant spans, whose every token from the call on is the argmax (greedy = text)."""
+    opens = batches.tokenizer.convert_tokens_to_ids("<tool_call>")
+    right, total = {"spans": 0, "calls": 0}, {"spans": 0, "calls": 0}
     for _ in range(count):
         ids, mask = batches.next(stage)
-        logits, targets = masked_logits(model, ids, mask)
-        hits = (logits.argmax(-1) == targets).tolist()
-        flat = iter(hits)
+        logits, _ = masked_logits(model, ids, mask)
+        hits = iter((logits.argmax(-1)[: int(mask[:, 1:].sum())] == ids[:, 1:][mask[:, 1:]]).tolist())
         for row, row_mask in zip(ids.tolist(), mask.tolist(), strict=True):
-            good = True
+            good, kind = True, "spans"
             for token, inside in zip(row[1:], row_mask[1:], strict=True):
                 if not inside:
                     continue
-                good = next(flat) and good
+                good = next(hits) and good
+                if token == opens:
+                    good, kind = True, "calls"
                 if token == batches.end:
-                    right, total, good = right + good, total + 1, True
-    return right / max(total, 1)
+                    right[kind], total[kind] = right[kind] + good, total[kind] + 1
+                    good, kind = True, "spans"
+    return {kind: round(right[kind] / max(total[kind], 1), 4) for kind in right}
 
 
 def main() -> None:
@@ -172,8 +178,8 @@ def main() -> None:
     others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and "embed" not in n)]
     muon = torch.optim.Muon(matrices, lr=options.muon_rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(others, lr=options.adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
-    batches = Batches(tokenizer, options.seed + 1, options.batch_tokens, 1024, 512)
-    held_out = Batches(tokenizer, options.seed + 2, options.batch_tokens, 1024, 64)
+    batches = Batches(tokenizer, options.seed + 1, options.batch_tokens, 1024)
+    held_out = Batches(tokenizer, options.seed + 2, options.batch_tokens, 1024)
 
     seen, step, started, last = 0, 0, time.time(), time.time()
     log: list[dict[str, float]] = []
@@ -200,8 +206,7 @@ def main() -> None:
             last = time.time()
             row = {
                 "tokens": seen, "step": step, "seconds": round(last - started), "loss": round(running, 4),
-                "drills": round(exact_spans(model, held_out, 0.0, 1), 4),
-                "talk": round(exact_spans(model, held_out, 1.0, 2), 4),
+                **exact_spans(model, held_out, 1.0, 4),
             }  # fmt: skip
             log.append(row)
             print(json.dumps(row), flush=True)

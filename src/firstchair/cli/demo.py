@@ -19,7 +19,7 @@ def demo(
     golden: Annotated[int, typer.Option(min=4, max=1_000_000, help="Recorded sessions of the golden set.")] = 66,
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Live episodes, before and after.")] = 60,
     mistake_rate: Annotated[float, typer.Option(min=0.0, max=0.5, help="How often the teacher errs.")] = 0.04,
-    epochs: Annotated[float, typer.Option(min=0.01, max=1000, help="Passes over the training sessions.")] = 1.5,
+    epochs: Annotated[float, typer.Option(min=0.01, max=1000, help="Passes over the training sessions.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tasks, recordings and training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:

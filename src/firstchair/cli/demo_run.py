@@ -72,7 +72,7 @@ class DemoOptions:
     golden: int = 66
     episodes: int = 60
     mistake_rate: float = 0.04
-    epochs: float = 1.5
+    epochs: float = 1.0
     seed: int = 0
 
 
@@ -269,8 +269,8 @@ def train(options: DemoOptions, base: Path, out: Path) -> Path:
         model=base,
         out=out / "train",
         data=SftData(train=out / "train.jsonl", dev=out / "dev.jsonl", max_tokens=2048),
-        batch=Batch(sessions=4),
-        optimizer=Muon(lr=2e-3, adamw_lr=2e-3),
+        batch=Batch(sessions=3),
+        optimizer=Muon(lr=3e-3, adamw_lr=3e-3),
         schedule=Schedule(kind="linear", warmup_ratio=0.05, floor=0.02),
         epochs=options.epochs,
         precision="bf16",
