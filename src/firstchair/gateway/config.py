@@ -224,6 +224,24 @@ class Recording(Strict):
     """Further regular expressions to redact."""
 
 
+class ShadowConfig(Strict):
+    """How much of each worker shadow calls may use. What has no room is dropped and counted."""
+
+    queue_calls: int = Field(default=256, ge=1)
+    queue_mb: float = Field(default=64.0, gt=0)
+    """Request bodies of the calls that wait or run."""
+    at_once: int = Field(default=4, ge=1, le=256)
+
+
+class Logs(Strict):
+    """What is written to stderr, one JSON object a line."""
+
+    calls: bool = True
+    """One line for every call."""
+    content: bool = False
+    """The request and the answer in it, as they are recorded: redacted, and only where ``recording.on``."""
+
+
 class GatewayConfig(Strict):
     """One gateway."""
 
@@ -243,6 +261,8 @@ class GatewayConfig(Strict):
     limits: Limits = Limits()
     breaker: BreakerConfig = BreakerConfig()
     recording: Recording = Recording()
+    shadow: ShadowConfig = ShadowConfig()
+    logs: Logs = Logs()
     drain_s: float = Field(default=30.0, ge=0)
     """How long running calls may take to finish after SIGTERM."""
 

@@ -37,6 +37,9 @@ class Ending:
         self.admitted_tokens = 0
         self.reservation: Reservation | None = None
         self.written = False
+        self.outcome: Outcome | None = None
+        self.answer: ChatAnswer | None = None
+        """As it came, before anything was redacted."""
 
     def asked(self) -> None:
         """A provider is asked now."""
@@ -66,6 +69,7 @@ class Ending:
         if self.written:
             return
         self.written = True
+        self.outcome, self.answer = outcome, answer
         record = self._record(outcome, status, failure, answer, malformed)
         record = await self._worker.recorder.write(record)
         self._settle(record)

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class RunningGateway:
     def __init__(self, config: GatewayConfig, store: ControlStore, key: str):
         self.config, self.store, self.key = config, store, key
         self.worker: Worker
+        self.app: GatewayApp
         self.url = ""
         self._server: WorkerServer
         self._loop: asyncio.AbstractEventLoop
@@ -64,6 +65,14 @@ class RunningGateway:
                 raise TimeoutError(f"{len(found)} records; expected {count}")
             time.sleep(0.005)
 
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        """Wait for what shows only inside the worker; raises ``TimeoutError``."""
+        deadline = time.monotonic() + WAIT_S
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError("not seen in the worker")
+            time.sleep(0.005)
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve())
@@ -74,7 +83,8 @@ class RunningGateway:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = make_server(GatewayApp(self.worker), drain_s=self.config.drain_s)
+        self.app = GatewayApp(self.worker)
+        self._server = make_server(self.app, drain_s=self.config.drain_s)
         self.worker.ready = self._ready.set
         await self._server.serve(sockets=[listener])
 

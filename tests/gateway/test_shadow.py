@@ -1,0 +1,175 @@
+"""Shadow calls: on every endpoint, after the answer, at nobody's cost but their own."""
+
+import httpx
+import pytest
+
+from firstchair.chat.messages import Message, TextPart, Tool, ToolCall
+from firstchair.gateway.records import Outcome
+from firstchair.gateway.shadow import agreement, runs_elsewhere
+from firstchair.testing.gateway_server import provider, running_gateway
+from firstchair.testing.scripted_upstream import Fault, Reply, Script
+
+CALL = ToolCall(id="call_a1", name="look_up", arguments='{"q":"a"}')
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer", "default": 1}}}
+HELLO = {"role": "user", "content": "Hi"}
+BODIES = {
+    "/v1/chat/completions": {
+        "model": "main",
+        "messages": [HELLO],
+        "tools": [{"type": "function", "function": {"name": "look_up", "parameters": SCHEMA}}],
+    },
+    "/v1/responses": {
+        "model": "main",
+        "input": "Hi",
+        "store": False,
+        "tools": [{"type": "function", "name": "look_up", "parameters": SCHEMA, "strict": False}],
+    },
+    "/v1/messages": {
+        "model": "main",
+        "max_tokens": 9,
+        "messages": [HELLO],
+        "tools": [{"name": "look_up", "input_schema": SCHEMA}],
+    },
+}
+
+
+def gateway(folder, upstream, backup, *, kind="openai-compatible", percent=100, slot=None, **config):
+    providers = {"up": provider(upstream.base_url), "next": provider(backup.base_url, kind)}
+    shadow = {"provider": "next", "model": "candidate", "percent": percent}
+    slots = [{"slot": "main", "primary": {"provider": "up", "model": "big"}, "shadow": [shadow], **(slot or {})}]
+    return running_gateway(folder, providers, slots, **config)
+
+
+def ask(running, path="/v1/messages", **more):
+    headers = {"authorization": f"Bearer {running.key}", "x-firstchair-session": "s-1"}
+    return httpx.post(running.url + path, json={**BODIES[path], **more}, headers=headers, timeout=60)
+
+
+def message(*calls, text=""):
+    return Message(role="assistant", content=(TextPart(text=text),) if text else (), tool_calls=calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["openai-compatible", "anthropic"])
+@pytest.mark.parametrize("path", BODIES)
+def test_every_endpoint_in_both_modes_is_copied_and_a_twin_agrees(tmp_path, upstream, backup, path, kind, stream):
+    upstream.script = backup.script = Script((Reply(calls=(CALL,)),))
+    with gateway(tmp_path, upstream, backup, kind=kind) as running:
+        assert ask(running, path, stream=stream).status_code == 200
+        answered, copied = running.records(2)
+        assert (answered.variant, copied.variant, copied.shadow_of) == ("primary", "shadow", answered.call_id)
+        assert (copied.provider, copied.provider_model, copied.stream) == ("next", "candidate", stream)
+        assert (copied.outcome, copied.agreement) == (Outcome.OK, "same")
+        assert (copied.key_id, copied.session, copied.usage.output) == ("", "s-1", 5)
+        assert answered.agreement == ""
+        assert running.key not in str(backup.requests[0].headers)
+        assert backup.requests[0].body["model"] == "candidate"
+
+
+def test_the_client_has_its_answer_before_the_copy_leaves_and_a_dead_candidate_hurts_nobody(
+    tmp_path, upstream, backup
+):
+    backup.script = Script((Reply(fault=Fault("hang_before_headers")),))
+    with gateway(tmp_path, upstream, backup, shadow={"at_once": 1, "queue_calls": 2}) as running:
+        # The candidate never answers: answers of the primary come all the same.
+        assert [ask(running).status_code for _ in range(5)] == [200] * 5
+        backup.wait_until(lambda it: it.holding == 1)
+        assert len(running.records(5)) == 5
+    records = running.records(6)
+    assert [record.variant for record in records].count("shadow") == 1
+    assert records[-1].variant == "shadow"
+    assert records[-1].outcome is not Outcome.OK
+
+
+def test_a_full_queue_drops_and_counts(tmp_path, upstream, backup):
+    backup.script = Script((Reply(fault=Fault("hang_before_headers")),))
+    with gateway(tmp_path, upstream, backup, shadow={"at_once": 1, "queue_calls": 2}) as running:
+        ask(running)
+        backup.wait_until(lambda it: it.holding == 1)
+        for _ in range(4):
+            ask(running)
+        shadows = running.app.shadows
+        running.wait_until(lambda: shadows.dropped["queue_full"] == 2)
+        assert (shadows.waiting, shadows.running) == (2, 1)
+        assert len(running.records(5)) == 5
+    assert shadows.dropped == {"queue_full": 2, "stopped": 2}
+
+
+def test_failing_candidates_open_no_breaker_of_the_calls(tmp_path, upstream):
+    """The candidate is another model of the same provider as the primary."""
+    upstream.script = Script((Reply(text="Yes"), Reply(fault=Fault("status", status=500)), Reply(text="Yes")))
+    slot = {"shadow": [{"provider": "up", "model": "candidate"}], "retries": {"attempts": 1}}
+    with gateway(tmp_path, upstream, upstream, slot=slot, breaker={"failures": 1}) as running:
+        assert ask(running).status_code == 200
+        records = running.records(2)
+        assert records[1].outcome is Outcome.FAILED
+        assert ask(running).status_code == 200
+
+
+def test_what_failed_or_is_not_drawn_is_not_copied(tmp_path, upstream, backup):
+    with gateway(tmp_path, upstream, backup, percent=0) as running:
+        assert ask(running).status_code == 200
+    upstream.script = Script((Reply(fault=Fault("status", status=400)),))
+    with gateway(tmp_path / "other", upstream, backup) as running:
+        assert ask(running).status_code == 400
+        assert len(running.records()) == 1
+    assert backup.requests == []
+
+
+def test_an_answer_of_a_fallback_is_no_measure_for_the_candidate(tmp_path, upstream, backup):
+    upstream.script = Script((Reply(fault=Fault("status", status=500)),))
+    slot = {"fallbacks": [{"provider": "next", "model": "spare"}], "retries": {"attempts": 1}}
+    with gateway(tmp_path, upstream, backup, slot=slot) as running:
+        assert ask(running).status_code == 200
+        answered, copied = running.records(2)
+        assert (answered.variant, copied.variant, copied.agreement) == ("fallback", "shadow", "unscored")
+
+
+def test_tools_that_the_provider_runs_are_never_run_twice(tmp_path, upstream, backup):
+    with gateway(tmp_path, upstream, backup) as running:
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        assert ask(running, "/v1/chat/completions", tools=tools, web_search_options={}).status_code == 200
+        shadows = running.app.shadows
+        running.wait_until(lambda: shadows.dropped["provider_tools"] == 1)
+        assert backup.requests == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "found"),
+    [
+        ("anthropic", {"tools": [{"name": "a", "input_schema": {}}, {"type": "bash_20250124"}]}, False),
+        ("anthropic", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, True),
+        ("anthropic", {"mcp_servers": [{"url": "https://x"}]}, True),
+        ("responses", {"tools": [{"type": "function", "name": "a"}, {"type": "custom", "name": "b"}]}, False),
+        ("responses", {"tools": [{"type": "mcp", "server_url": "https://x"}]}, True),
+        ("openai", {"tools": [{"type": "function", "function": {"name": "a"}}]}, False),
+        ("openai", {}, False),
+    ],
+)
+def test_who_runs_a_tool(dialect, body, found):
+    assert runs_elsewhere(body, dialect) is found
+
+
+def call(arguments, name="look_up"):
+    return ToolCall(id="x", name=name, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("primary", "shadow", "found"),
+    [
+        (message(text="Done."), message(text="All done."), "same"),
+        (message(CALL), message(call('{ "q": "a", "n": 1 }')), "same"),  # by value, the default filled in
+        (message(CALL), message(call('{"q":"b"}')), "same_tool"),
+        (message(CALL), message(call('{"q":')), "same_tool"),
+        (message(call('{"q":')), message(CALL), "unscored"),
+        (message(CALL), message(call('{"q":"a"}', "other")), "different"),
+        (message(CALL), message(text="Done."), "different"),
+        (message(text="Done."), message(CALL), "different"),
+        (message(CALL), message(CALL, CALL), "different"),
+        (message(CALL, call('{"q":"b"}')), message(call('{"q": "b"}'), call('{"q": "a"}')), "same"),
+        (message(CALL, call('{"q":"b"}')), message(CALL, CALL), "same_tool"),
+        (message(CALL), None, "unscored"),
+    ],
+)
+def test_agreement_of_two_actions(primary, shadow, found):
+    assert agreement(primary, shadow, (Tool(name="look_up", description="", parameters=SCHEMA),)) == found
