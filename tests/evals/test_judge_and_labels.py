@@ -158,6 +158,13 @@ def test_a_bad_label_is_named(runs, tmp_path, row, says_what):
         import_labels(runs[0], file)
 
 
+def test_a_label_file_without_rows_is_refused(runs, tmp_path):
+    file = tmp_path / "labels.jsonl"
+    file.write_text("\n")
+    with pytest.raises(DataError, match="found no rows"):
+        import_labels(runs[0], file)
+
+
 def test_there_is_nothing_to_label_when_code_decides_everything(runs):
     verified = tuple(msgspec.structs.replace(row, verified=True) for row in runs[0].rows)
     with pytest.raises(ConfigError, match="add --decided"):

@@ -92,9 +92,15 @@ def read_labels(path: Path, *, random_sample: bool = False) -> tuple[list[Label]
 def import_labels(run: Run, path: Path, *, random_sample: bool = False) -> tuple[int, int]:
     """Merge a label file into the run's own; returns how many labels were read and how many rows were unfilled.
 
-    A later label of a decision replaces an earlier one. Raises ``DataError`` for a decision the run does not have.
+    A later label of a decision replaces an earlier one. Raises ``DataError`` for a decision the run does not have,
+    and for a file without rows.
     """
     labels, blank = read_labels(path, random_sample=random_sample)
+    if not labels and not blank:
+        raise DataError(
+            "found no rows; expected one JSON object a line, such as `firstchair eval labels draw` writes",
+            path=str(path),
+        )
     known = {row.dp_id for row in run.rows}
     for label in labels:
         if label.dp_id not in known:
