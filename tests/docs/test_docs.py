@@ -32,11 +32,13 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:^ {4}firstchair .*\n)+", re.MULTILINE)
 INLINE = re.compile(r"`(?:\$ )?(firstchair [^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
-PATH = re.compile(r"`((?:src|tests|docs|bench|examples|recipes)/[\w./-]+)`")
+PATH = re.compile(r"`((?:src|tests|docs|bench|examples|recipes|deploy)/[\w./-]+)`")
 DOTTED = re.compile(r"`(firstchair(?:\.\w+)+)")
 END_OF_COMMAND = {"|", "||", "&&", ";", ">", ">>", "&"}
 TEACHER = "http://127.0.0.1:8100"
 """Where the pages say that `firstchair desk serve` listens."""
+GATEWAY = "http://127.0.0.1:8400"
+"""Where they say that the gateway does; blocks that call it run in ``test_gateway_pages.py``."""
 
 
 class Shown(NamedTuple):
@@ -196,7 +198,7 @@ def run_python(block: str, directory: Path) -> None:
     assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 
-PYTHON = [(named(page), block) for page in PAGES for block in blocks(page, "python")]
+PYTHON = [(named(page), block) for page in PAGES for block in blocks(page, "python") if GATEWAY not in block]
 NEEDS_FILES = ('"golden"', '"traces.db"', '"sft.yaml"')
 """Blocks with these read what the tutorial writes; they run in its directory."""
 
