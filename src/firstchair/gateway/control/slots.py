@@ -88,7 +88,7 @@ class Bands(Strict):
     p95_ms: float | None = Field(default=None, gt=0)
     """Largest latency of the slowest twentieth; ``None``: any."""
     min_calls: int = Field(default=50, ge=1)
-    """Nothing is decided on fewer calls."""
+    """Of fewer calls, those that are missing count as good ones."""
 
 
 class Canary(Strict):

@@ -175,13 +175,7 @@ class ControlStore:
         """
         self._check_providers(slot)
         with self.transaction() as connection:
-            found = history.current(connection, slot.slot)
-            version = found.version if found else 0
-            if if_version is not None and version != if_version:
-                raise ConfigError(
-                    f"slot {slot.slot}: found version {version}; expected {if_version}: it was changed meanwhile; "
-                    "look at it and set it again"
-                )
+            _check_version(slot.slot, history.current(connection, slot.slot), if_version)
             return self._write(connection, slot, action=action, who=who, why=why)
 
     def add_missing(self, slots: Iterable[SlotConfig], *, who: str, why: str = "") -> list[Change]:
@@ -228,12 +222,16 @@ class ControlStore:
             details |= {"override": override} if gates_record is None else {"gates": dict(gates_record)}
             return self._write(connection, new, action="promote", who=who, why=why or override, details=details)
 
-    def rollback(self, slot: str, *, who: str, why: str = "", to: int | None = None) -> Change:
+    def rollback(
+        self, slot: str, *, who: str, why: str = "", to: int | None = None, if_version: int | None = None
+    ) -> Change:
         """Bring back the configuration of the previous version, or of version ``to``, as a new version.
 
-        After a rollback the previous version is the one before that which was brought back.
+        After a rollback the previous version is the one before that which was brought back. With ``if_version`` only
+        when that is the version in force.
         """
         with self.transaction() as connection:
+            _check_version(slot, history.current(connection, slot), if_version)
             if to is None:
                 old = history.before(connection, slot)
             else:
@@ -426,6 +424,15 @@ class ControlStore:
                 why=why,
                 details=json.dumps(details),  # escapes U+0000, which PostgreSQL has no room for
             )
+        )
+
+
+def _check_version(slot: str, found: SlotVersion | None, expected: int | None) -> None:
+    version = found.version if found else 0
+    if expected is not None and version != expected:
+        raise ConfigError(
+            f"slot {slot}: found version {version}; expected {expected}: it was changed meanwhile; "
+            "look at it and set it again"
         )
 
 
