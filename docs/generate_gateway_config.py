@@ -37,9 +37,9 @@ Every field of the [gateway](gateway.md)'s file and of a slot. The file is stric
 names the nearest known one. Relative paths count from the file's folder. `--set` overrides a field for one start:
 `firstchair gateway serve --set listen.port=9000`. `deploy/gateway.yaml` is a commented example.
 
-The file is read once, at the start. Slots and keys live in the database: slots of the file are written there only while
-it has none; after that `firstchair gateway slots set` changes them, on the next request of every worker. Everything
-else needs a restart.
+The file is read once, at the start. Slots and keys live in the database: slots of the file are written there only
+while it has none; after that `firstchair gateway slots set` changes them, on the next request of every worker.
+Everything else needs a restart.
 
 A **slot** is also a file of its own: `firstchair gateway slots show SLOT` prints it, `slots set FILE` takes it.
 
