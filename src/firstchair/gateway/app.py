@@ -27,6 +27,7 @@ from firstchair.gateway.exchange import Exchange
 from firstchair.gateway.limits import Reservation
 from firstchair.gateway.outbound import encoded
 from firstchair.gateway.records import Outcome
+from firstchair.gateway.reports import Reports
 from firstchair.gateway.shadow import Shadows
 from firstchair.gateway.worker import Worker
 
@@ -65,6 +66,7 @@ class GatewayApp:
         self._worker = worker
         limits = worker.config.limits
         self.shadows = Shadows(worker)
+        self.reports = Reports(worker, self.shadows)
         self._max_body = int(limits.max_body_mb * 1_000_000)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -77,11 +79,13 @@ class GatewayApp:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
+        self.reports.open()
         await self._worker.open()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.shadows.close()
         await self._worker.close()
+        await self.reports.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -104,6 +108,7 @@ class GatewayApp:
         call = Call(new_call_id(), worker.dialects[name], _headers(scope), time.time_ns() // 1000)
         client = Client(send, call.id)
         worker.running += 1
+        self.reports.begin(call)
         exchange: Exchange | None = None
         watch: asyncio.Task[None] | None = None
         try:
@@ -125,6 +130,7 @@ class GatewayApp:
             worker.count("left_early")
         finally:
             worker.running -= 1
+            self.reports.telemetry.forget(call.id)
             if watch is not None:
                 watch.cancel()
 

@@ -35,6 +35,8 @@ class Call:
         self.key: Key | None = None
         self.slot: SlotConfig | None = None
         self.slot_version = 0
+        self.trace: Mapping[str, str] = {}
+        """Headers of the trace that this call is part of; they go to whichever provider."""
         self._request: ChatRequest | None = None
 
     @property

@@ -200,6 +200,7 @@ class Exchange:
         self._dropped = out.dropped
         self.ending.dropped = out.dropped
         headers = client_headers(name, call.headers) if name == call.dialect.name else {}
+        headers |= call.trace
         timeouts = self._slot.timeouts
         now = self._loop.time()
         first = min(self._deadline, now + timeouts.first_token_s) if call.stream else self._deadline

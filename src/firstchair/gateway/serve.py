@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -102,10 +103,12 @@ def _prepare(config: GatewayConfig) -> None:
     import firstchair.gateway.sink  # noqa: F401
     from firstchair.gateway.control.prices import PriceTable
     from firstchair.gateway.control.store import ControlStore
+    from firstchair.gateway.telemetry import check_environment
 
     for name, provider in config.providers.items():
         provider.secret(name)
     PriceTable.load(config.prices)
+    check_environment(os.environ)
     with ControlStore.open(config.database, providers=config.providers) as store:
         if not store.snapshot().slots:
             for slot in config.slots:
@@ -284,10 +287,22 @@ def _loop_factory() -> Callable[[], Any] | None:
     return uvloop.new_event_loop
 
 
+def _watch_canaries(config: GatewayConfig, stop: threading.Event) -> None:
+    """Beside the sink: it has no calls to delay, and the ledger grows here."""
+    from firstchair.gateway.canary import CanaryWatch
+    from firstchair.gateway.control.store import ControlStore
+
+    while not stop.is_set():
+        try:
+            with ControlStore.open(config.database, providers=config.providers) as store:
+                CanaryWatch(store).run(stop)
+        except FirstchairError as error:
+            log("canary_watch", error=str(error))
+            stop.wait(5.0)
+
+
 def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
     def run(parent_fd: int) -> None:
-        import threading
-
         from firstchair.gateway.sink import Sink, SinkConfig
 
         stop = threading.Event()
@@ -298,6 +313,7 @@ def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
             stop.set()
 
         threading.Thread(target=outlive_nobody, name="parent", daemon=True).start()
+        threading.Thread(target=_watch_canaries, args=(config, stop), name="canary", daemon=True).start()
         recording = config.recording
         settings = SinkConfig(
             spool=config.spool,
