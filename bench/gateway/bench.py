@@ -23,7 +23,9 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -189,7 +191,7 @@ def measure(
         return spent.user + spent.system + mine.user + mine.system
 
     target.resume()
-    warm = run(max(8, 2 * concurrency))
+    warm = run(max(8, concurrency))
     target.settle()
     all_before, ours_before, cpu_before = busy_s(), ours(), target.cpu()
     clock = time.perf_counter()
@@ -227,29 +229,25 @@ def start_all(
 Cells = dict[tuple[str, int, str], Cell]
 
 
-def run_rounds(running: list[targets.Target], upstreams: targets.Upstreams, options: argparse.Namespace) -> Cells:
-    """Every cell, round by round, the targets in turn."""
-    cells: Cells = {}
+def run_rounds(
+    running: list[targets.Target], upstreams: targets.Upstreams, options: argparse.Namespace, cells: Cells
+) -> None:
+    """Every cell once a round, the targets in turn; ``cells`` grows, so that a run cut short can report."""
     only = options.only.split(",") if options.only else [mode.name for mode in MODES]
-    for mode in MODES:
-        for concurrency in CONCURRENCY[mode.name] if mode.name in only else ():
-            for _ in range(options.rounds):
-                for target in running:
-                    if mode.dialect not in target.speaks:
-                        continue
-                    found = measure(
-                        target,
-                        mode,
-                        upstreams,
-                        count=max(4 * concurrency, options.calls // (1 if concurrency > 1 else 4)),
-                        concurrency=concurrency,
-                        limit_s=options.seconds,
-                    )
-                    cell = cells.setdefault((mode.name, concurrency, target.name), Cell([], options.max_other))
-                    cell.rounds.append(found)
-                    if found.measured.errors:
-                        print(f"{mode.name} at {concurrency}, {target.name}: {dict(found.measured.errors)}")
-    return cells
+    places = [(mode, at) for mode in MODES if mode.name in only for at in CONCURRENCY[mode.name]]
+    for _ in range(options.rounds):
+        for mode, concurrency in places:
+            count = max(4 * concurrency, options.calls // (1 if concurrency > 1 else 4))
+            for target in running:
+                if mode.dialect not in target.speaks:
+                    continue
+                found = measure(
+                    target, mode, upstreams, count=count, concurrency=concurrency, limit_s=options.seconds
+                )
+                key = mode.name, concurrency, target.name
+                cells.setdefault(key, Cell([], options.max_other)).rounds.append(found)
+                if found.measured.errors:
+                    print(f"{mode.name} at {concurrency}, {target.name}: {dict(found.measured.errors)}")
 
 
 def report(cells: Cells) -> None:
@@ -257,6 +255,7 @@ def report(cells: Cells) -> None:
     print("| mode | at | target | req/s | p50 ms | p99 ms | first token ms | CPU ms a call | sink | clean | other |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for (mode, concurrency, name), cell in cells.items():
+        # A tilde: no round was clean.
         mark = "" if cell.clean else "~"
         p50 = cell.median(lambda one: one.latency(0.5))
         p99 = cell.median(lambda one: one.latency(0.99))
@@ -344,6 +343,8 @@ def main() -> None:
     parser.add_argument("--litellm", type=Path, default=Path(".venv-litellm/bin/litellm"))
     parser.add_argument("--tensorzero", type=Path, default=Path(".venv-tensorzero/bin/python"))
     options = parser.parse_args()
+    # So that what was started is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.calls = options.calls or (600 if options.quick else 4000)
     options.seconds = options.seconds or (1.0 if options.quick else 5.0)
@@ -355,9 +356,12 @@ def main() -> None:
             start_all(folder, upstreams, options, running)
             load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
             print(f"load {load} on {os.cpu_count()} cores; {options.rounds} rounds of up to {options.calls} calls")
-            cells = run_rounds(running, upstreams, options)
-            report(cells)
-            report_ratios(cells)
+            cells: Cells = {}
+            try:
+                run_rounds(running, upstreams, options, cells)
+            finally:
+                report(cells)
+                report_ratios(cells)
             finish(running)
         finally:
             for target in running:

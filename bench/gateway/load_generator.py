@@ -146,7 +146,8 @@ class _Connection(asyncio.Protocol):
                 return
         if self._ask.terminal:
             self._events += body.count(b"data: ")
-            self._tail = (self._tail + body)[-400:]
+            # The last event of Responses holds the whole answer.
+            self._tail = (self._tail + body)[-8192:]
 
     def on_message_complete(self) -> None:
         self._complete = True

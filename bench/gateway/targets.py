@@ -26,7 +26,7 @@ from firstchair.gateway.sink import SinkStatus, read_status
 HERE = Path(__file__).parent
 MODEL = "gpt-4o-mini"
 """What providers are asked for: a name that every gateway's price table has."""
-START_S = 120.0
+START_S = 600.0
 
 
 class NotInstalled(Exception):
