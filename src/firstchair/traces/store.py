@@ -200,6 +200,14 @@ class TraceStore:
         for row in self._pages(_LIST_COLUMNS, limit, conditions(filters)):
             yield SessionRow._make("" if row[name] is None else row[name] for name in _LIST_COLUMNS)
 
+    def newest(self, limit: int, *, skip: int = 0, **filters: Unpack[Filters]) -> list[SessionRow]:
+        """One row a session, the last to arrive first, after ``skip`` of them; without reading bodies."""
+        table = schema.sessions
+        query = select(*(table.c[name] for name in _LIST_COLUMNS)).where(*conditions(filters))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(table.c.seq.desc()).limit(limit).offset(skip)).all()
+        return [SessionRow._make("" if value is None else value for value in row) for row in rows]
+
     def _pages(
         self, columns: tuple[str, ...], limit: int | None, where: list[ColumnElement[bool]]
     ) -> Iterator[Mapping[str, Any]]:

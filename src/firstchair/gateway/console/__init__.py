@@ -1,0 +1,1 @@
+"""The admin port: a JSON API and a small web console for slots, keys, ledger, live calls and sessions."""

@@ -1,0 +1,67 @@
+"""The console in a real browser: pages are quiet under their policy, new calls come in, stored markup stays text."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+from tests.gateway.console.conftest import admin
+from tests.services import missing
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"),
+)
+
+
+@contextlib.contextmanager
+def serving(app) -> Iterator[str]:
+    """The application on a port of its own."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+    ready = threading.Event()
+    startup = server.startup
+
+    async def started(sockets=None):
+        await startup(sockets)
+        ready.set()
+
+    server.startup = started
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def opened(url, folder, *more):
+    """The DOM of a page, and what the browser's console said."""
+    if not CHROMIUM:
+        missing("Chromium", "the console is opened in a real browser; install it (Debian: apt-get install chromium)")
+    done = subprocess.run(
+        [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", *more, url],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return done.stdout, [line for line in done.stderr.split("\n") if "CONSOLE" in line]
+
+
+def test_live_calls_come_in_and_a_hostile_session_stays_text(tmp_path):
+    with admin(tmp_path, require_keys=False) as made, serving(made.client.app) as url:
+        dom, console = opened(f"{url}/calls", tmp_path, "--virtual-time-budget=5000", "--dump-dom")
+        assert console == []
+        assert '<button class="plain" type="button" id="pause" aria-pressed="false">' in dom
+        dom, console = opened(f"{url}/sessions/shop/2", tmp_path, "--virtual-time-budget=2000", "--dump-dom")
+        assert console == []
+        assert "<title>pwned" not in dom
+        assert "<img" not in dom
+        assert "<script" not in dom
