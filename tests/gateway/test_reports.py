@@ -1,7 +1,10 @@
 """Metrics, log lines and spans of real calls."""
 
+import gzip
 import io
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
@@ -183,3 +186,37 @@ def test_an_exporter_that_is_not_known_is_refused_at_the_start():
 def test_a_trace_state_is_passed_on_only_beside_a_sound_parent():
     assert trace_headers({b"tracestate": b"a=1"}) == {}
     assert trace_headers({b"traceparent": PARENT.encode(), b"tracestate": b"a\r\nb"}) == {"traceparent": PARENT}
+
+
+def test_spans_reach_a_collector_that_only_the_environment_names(monkeypatch):
+    trace_pb = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    bodies = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            data = self.rfile.read(int(self.headers["content-length"]))
+            bodies.append((self.path, gzip.decompress(data) if self.headers["content-encoding"] == "gzip" else data))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        telemetry = Telemetry.from_environment({})
+        telemetry.begin("call_0", {b"traceparent": PARENT.encode()}, 1_000_000)
+        telemetry.observe(record(latency_ms=2.0, request=b"a private question"))
+        telemetry.close()
+        server.shutdown()
+        thread.join()
+    ((path, body),) = bodies
+    assert path == "/v1/traces"
+    assert b"private" not in body
+    (span,) = trace_pb.ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, "00f067aa0ba902b7")
+    assert span.end_time_unix_nano - span.start_time_unix_nano == 2_000_000

@@ -4,8 +4,9 @@ import httpx
 import pytest
 
 from firstchair.chat.messages import Message, TextPart, Tool, ToolCall
+from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.records import Outcome
-from firstchair.gateway.shadow import agreement, runs_elsewhere
+from firstchair.gateway.shadow import agreement, disagreements, runs_elsewhere
 from firstchair.testing.gateway_server import provider, running_gateway
 from firstchair.testing.scripted_upstream import Fault, Reply, Script
 
@@ -123,6 +124,25 @@ def test_an_answer_of_a_fallback_is_no_measure_for_the_candidate(tmp_path, upstr
         assert ask(running).status_code == 200
         answered, copied = running.records(2)
         assert (answered.variant, copied.variant, copied.agreement) == ("fallback", "shadow", "unscored")
+
+
+def test_disagreements_can_be_listed(tmp_path, upstream, backup):
+    upstream.script = Script((Reply(calls=(CALL,)),))
+    backup.script = Script((Reply(text="Done."), Reply(calls=(CALL,)), Reply(calls=(call('{"q":"b"}'),))))
+    with gateway(tmp_path, upstream, backup) as running:
+        for count in (2, 4, 6):
+            assert ask(running).status_code == 200
+            records = running.records(count)
+        with running.store.transaction() as connection:
+            insert_records(connection, records)
+            found = disagreements(connection, slot="main")
+            assert disagreements(connection, slot="other") == []
+    originals = [record.call_id for record in records if record.variant == "primary"]
+    assert [(one.shadow_of, one.agreement) for one in found] == [
+        (originals[2], "same_tool"),
+        (originals[0], "different"),
+    ]
+    assert str(found[0].route) == "next/candidate"
 
 
 def test_tools_that_the_provider_runs_are_never_run_twice(tmp_path, upstream, backup):

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from sqlalchemy import Connection, select
 
 from firstchair.catalog.compare import compare, compile_shape
 from firstchair.catalog.matchers import Match
@@ -25,6 +26,7 @@ from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.gateway.breaker import Breaker, BreakerRules
 from firstchair.gateway.call import Call, Client, new_call_id
 from firstchair.gateway.control.slots import Retries, Route, SlotConfig
+from firstchair.gateway.control.tables import ledger
 from firstchair.gateway.dialects.base import ChatAnswer, DialectName, Failure
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange
@@ -70,6 +72,37 @@ def agreement(primary: Message, shadow: Message | None, tools: Sequence[Tool]) -
             return "same_tool"
         left.remove(twin)
     return "same"
+
+
+class Disagreement(NamedTuple):
+    """A shadow call that did something else than the primary; both answers are in the recordings by their ids."""
+
+    call_id: str
+    shadow_of: str
+    slot: str
+    route: Route
+    agreement: str
+
+
+def disagreements(
+    connection: Connection, *, slot: str = "", since_us: int = 0, limit: int = 1000
+) -> list[Disagreement]:
+    """The newest shadow calls that differ from their primary: the decisions worth a look, and worth a label."""
+    columns = ledger.c
+    query = select(
+        columns.call_id, columns.shadow_of, columns.slot, columns.provider, columns.provider_model, columns.agreement
+    ).where(
+        columns.variant == "shadow",
+        columns.agreement.in_(("same_tool", "different")),
+        columns.received_us >= since_us,
+    )
+    if slot:
+        query = query.where(columns.slot == slot)
+    rows = connection.execute(query.order_by(columns.received_us.desc(), columns.seq.desc()).limit(limit))
+    return [
+        Disagreement(call_id, original, name, Route(provider=provider, model=model), found)
+        for call_id, original, name, provider, model, found in rows
+    ]
 
 
 def _named(calls: Sequence[ToolCall]) -> Counter[str]:
