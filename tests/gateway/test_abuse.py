@@ -155,6 +155,45 @@ def test_a_header_cannot_be_smuggled_through_a_session_name_or_field(running):
     assert "evil" not in response.headers
 
 
+SMUGGLED = [
+    b"a\r\nevil: 1",
+    b"a\nevil: 1",
+    b"a\revil: 1",
+    b"a\x00b",
+    b"a\r\n evil: 1",
+    "ü☃".encode(),
+    b"x" * 5000,
+]
+
+
+@pytest.mark.parametrize("value", SMUGGLED)
+def test_a_session_header_brings_no_header_of_its_own_along(running, value):
+    body = json.dumps(HELLO).encode()
+    head = f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {running.key}\r\nconnection: close\r\n"
+    asked = len(running.upstream.requests)
+    with connected(running) as raw:
+        session = b"x-firstchair-session: " + value + b"\r\n"
+        raw.sendall(head.encode() + session + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b"".join(iter(lambda: raw.recv(65_536), b""))
+    lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert lines[0].split()[1] in (b"200", b"400")
+    assert not any(line.lower().startswith(b"evil") for line in lines)
+    for seen in running.upstream.requests[asked:]:
+        assert "evil" not in {name.lower() for name in seen.headers}
+        assert not any("session" in name.lower() for name in seen.headers)
+    assert all(len(record.session) <= 256 for record in running.records(0))
+
+
+@pytest.mark.parametrize("model", ["claude-x\r\nevil: 1", "claude-\x00", "claude-ü☃", "claude-" + "x" * 249])
+def test_a_model_name_brings_no_header_along(running, model):
+    asked = len(running.upstream.requests)
+    response = post(running, "/v1/messages", json.dumps({**HELLO, "model": model}))
+    assert response.status_code == 200
+    assert "evil" not in response.headers
+    assert response.headers["x-firstchair-provider"] == "up/m"
+    assert running.upstream.requests[asked].body["model"] == "m"
+
+
 def test_a_secret_in_a_call_is_in_no_record(running):
     before = len(running.records(0))
     body = {**HELLO, "messages": [{"role": "user", "content": f"my key is {SECRET}"}]}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import contextmanager
 
 import anthropic
@@ -14,7 +15,7 @@ from firstchair.chat.messages import ToolCall
 from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.records import Outcome
 from firstchair.testing.gateway_server import provider, running_gateway
-from firstchair.testing.scripted_upstream import Reply, Script
+from firstchair.testing.scripted_upstream import Fault, Reply, Script
 
 OUTBOUND = ("anthropic", "openai", "openai-compatible")
 TEXT = "Grüße, 世界 🌍"
@@ -227,3 +228,103 @@ def test_thinking_that_anthropic_never_signed_is_not_shown_to_it(tmp_path, upstr
     assert first["messages"][1]["content"] == history[1]["content"][1:]
     assert first["made_up"] == 1
     assert second["messages"] == history
+
+
+CHOICES = [
+    # Chat Completions' words, Messages' words, Responses' words.
+    ("auto", {"type": "auto"}, "auto"),
+    ("required", {"type": "any"}, "required"),
+    ("none", {"type": "none"}, "none"),
+    (
+        {"type": "function", "function": {"name": "look_up"}},
+        {"type": "tool", "name": "look_up"},
+        {"type": "function", "name": "look_up"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("chat", "messages", "responses", "parallel"),
+    # Nobody says beside "none" whether calls may be parallel.
+    [(*choice, None) for choice in CHOICES]
+    + [(*choice, parallel) for choice in CHOICES if choice[0] != "none" for parallel in (True, False)],
+)
+def test_the_choice_of_tools_means_the_same_to_every_provider(
+    tmp_path, upstream, backup, chat, messages, responses, parallel
+):
+    slots = [
+        {"slot": "to-chat", "primary": {"provider": "chat", "model": "m"}},
+        {"slot": "to-messages", "primary": {"provider": "messages", "model": "m"}},
+    ]
+    providers = {"chat": provider(upstream.base_url), "messages": provider(backup.base_url, "anthropic")}
+    # Messages says it the other way round.
+    one_only = {} if parallel is None else {"disable_parallel_tool_use": not parallel}
+    asked = {
+        "/v1/chat/completions": chat_args(tool_choice=chat),
+        "/v1/messages": messages_args(tool_choice={**messages, **one_only}),
+        "/v1/responses": {
+            "input": "Hi",
+            "store": False,
+            "tools": [{"type": "function", "name": "look_up", "parameters": SCHEMA, "strict": False}],
+            "tool_choice": responses,
+        },
+    }
+    with running_gateway(tmp_path, providers, slots) as gateway:
+        for path, body in asked.items():
+            extra = {} if parallel is None or path == "/v1/messages" else {"parallel_tool_calls": parallel}
+            for model in ("to-chat", "to-messages"):
+                response = httpx.post(
+                    gateway.url + path, json={**body, **extra, "model": model}, headers={"x-api-key": gateway.key}
+                )
+                assert response.status_code == 200, response.text
+    assert [seen.body["tool_choice"] for seen in upstream.requests] == [chat] * 3
+    assert {seen.body.get("parallel_tool_calls") for seen in upstream.requests} == {parallel}
+    for seen in backup.requests:
+        choice = dict(seen.body["tool_choice"])
+        assert choice.pop("disable_parallel_tool_use", False) is (parallel is False)
+        assert choice == messages
+
+
+@pytest.mark.parametrize(
+    ("primary", "spare"), [("openai-compatible", "anthropic"), ("anthropic", "openai"), ("anthropic", "anthropic")]
+)
+@pytest.mark.parametrize("call_ids", [("call_x|1:2", "call_x 2"), ("a" * 66, "b" * 70)], ids=["odd", "long"])
+def test_a_fallback_understands_the_call_ids_of_the_other_vendor(
+    tmp_path, upstream, backup, primary, spare, call_ids
+):
+    """Harnesses replay ids that other providers made; each answer still belongs to its call."""
+    upstream.script = Script((Reply(fault=Fault("status", status=503)),))
+    slot = {
+        "slot": "main",
+        "primary": {"provider": "up", "model": "first"},
+        "fallbacks": [{"provider": "spare", "model": "second"}],
+        "retries": {"attempts": 1},
+    }
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"q": call_id})}}
+        for call_id in call_ids
+    ]
+    history = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *({"role": "tool", "tool_call_id": call_id, "content": f"for {call_id}"} for call_id in reversed(call_ids)),
+    ]
+    providers = {"up": provider(upstream.base_url, primary), "spare": provider(backup.base_url, spare)}
+    with running_gateway(tmp_path, providers, [slot]) as gateway:
+        body = {**chat_args(), "messages": history}
+        response = httpx.post(gateway.url + "/v1/chat/completions", json=body, headers={"x-api-key": gateway.key})
+        assert response.status_code == 200, response.text
+        assert response.headers["x-firstchair-provider"] == "spare/second"
+        assert gateway.records()[0].variant == "fallback"
+    (seen,) = backup.requests
+    if spare == "anthropic":
+        _, said, answers = seen.body["messages"]
+        used = {block["input"]["q"]: block["id"] for block in said["content"] if block["type"] == "tool_use"}
+        told = {block["tool_use_id"]: block["content"] for block in answers["content"]}
+        assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call_id) for call_id in used.values())
+        texts = {call_id: told[used[call_id]] for call_id in call_ids}
+        texts = {k: v if isinstance(v, str) else v[0]["text"] for k, v in texts.items()}
+        assert texts == {call_id: f"for {call_id}" for call_id in call_ids}
+    else:
+        # The client's own dialect: what it sent goes on as it is.
+        assert seen.body["messages"] == history

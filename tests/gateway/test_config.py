@@ -7,6 +7,8 @@ import pytest
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.config import GatewayConfig, Provider, load_config
+from firstchair.gateway.serve import sink_settings
+from firstchair.gateway.sink import SinkConfig
 
 SECRET = "sk-ant-CANARY-0123456789abcdef"
 PROVIDER = {"type": "anthropic", "base_url": "https://api.anthropic.com"}
@@ -124,3 +126,14 @@ def test_relative_paths_count_from_the_folder_of_the_file(tmp_path):
     assert config.spool == tmp_path / "a/b"
     assert config.prices == Path("/etc/p.yaml")
     assert config.providers["claude"].api_key_file == tmp_path / "k"
+
+
+def test_the_sink_works_by_the_configuration(tmp_path):
+    recording = {"idle_s": 5, "max_unsaved_s": 50, "max_branches": 7, "keep_days": 2}
+    data = {"providers": {"claude": PROVIDER}, "spool": tmp_path, "recording": recording}
+    settings = sink_settings(validate(GatewayConfig, data, source="gateway.yaml"))
+    assert (settings.idle_s, settings.max_unsaved_s, settings.max_branches) == (5, 50, 7)
+    assert settings.keep_s == 2 * 86_400
+    assert settings.blobs == tmp_path / "blobs"
+    plain = sink_settings(validate(GatewayConfig, {"providers": {"claude": PROVIDER}}, source="gateway.yaml"))
+    assert plain == SinkConfig(spool=plain.spool, database=plain.database, store=plain.store, blobs=plain.blobs)

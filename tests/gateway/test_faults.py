@@ -198,6 +198,22 @@ def test_a_refused_credential_of_ours_is_not_the_clients(tmp_path, upstream):
         assert "CANARY" not in running.records()[0].error
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["status", "only_error", "error_first", "error_late"])
+def test_a_key_of_ours_that_a_provider_repeats_reaches_nobody(tmp_path, upstream, monkeypatch, kind, stream):
+    """Even one that looks like no key at all."""
+    monkeypatch.setenv("PROVIDER_KEY", "plainwordcanary")
+    fault = Fault(kind, status=400, message="wrong key plainwordcanary", after=3 if kind == "error_late" else 0)
+    upstream.script = Script((Reply(text="one two three four", fault=fault),))
+    providers = {"up": provider(upstream.base_url, api_key_env="PROVIDER_KEY")}
+    slot = {"slot": "main", "primary": {"provider": "up", "model": "m"}, "retries": ONCE}
+    with running_gateway(tmp_path, providers, [slot]) as running:
+        response = chat(running, stream=stream)
+        assert "canary" not in response.text + str(response.headers)
+        assert "canary" not in str(running.records()[0])
+    assert "plainwordcanary" in str(upstream.requests[0].headers)
+
+
 def test_a_provider_that_is_down_is_left_alone_after_a_while(tmp_path, upstream, backup):
     upstream.close_port()
     with gateway(tmp_path, upstream, backup, breaker={"failures": 2, "open_s": 60, "max_open_s": 60}) as running:

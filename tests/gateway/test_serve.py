@@ -4,9 +4,12 @@ import json
 import os
 import secrets
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -14,11 +17,12 @@ import httpx
 import pytest
 import yaml
 
+from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import decode_record
 from firstchair.gateway.spool import Frame, SpoolReader
 from firstchair.testing.gateway_server import provider
-from firstchair.testing.scripted_upstream import Reply, Script
+from firstchair.testing.scripted_upstream import Fault, Reply, Script
 
 HELLO = {"model": "main", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
 WAIT_S = 240
@@ -51,10 +55,9 @@ class Served:
             assert self._changed.wait_for(found, WAIT_S), self.lines
             return found()
 
-    def ask(self, **more):
-        return httpx.post(
-            self.url + "/v1/messages", json={**HELLO, **more}, headers={"x-api-key": self.key}, timeout=WAIT_S
-        )
+    def ask(self, headers=None, **more):
+        headers = headers or {"x-api-key": self.key}
+        return httpx.post(self.url + "/v1/messages", json={**HELLO, **more}, headers=headers, timeout=WAIT_S)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -136,6 +139,18 @@ def test_a_killed_gateway_keeps_what_its_clients_saw_complete(tmp_path, upstream
         assert sorted(row[0] for row in gateway.ledger_rows()) == sorted(ids)
 
 
+def test_what_a_gateway_that_is_gone_had_set_aside_counts_as_spent_after_the_next_start(tmp_path, upstream):
+    path = tmp_path / "gateway.db"
+    long_ago = time.time_ns() // 1000 - 3_600_000_000
+    with ControlStore.open(path, now_us=lambda: long_ago) as store:
+        key = store.create_key("poor", limits=KeyLimits(budget_nano=100), who="test").key
+        store.heartbeat("gone-w0", 0)
+        assert store.reserve(key.key_id, 60, worker="gone-w0")
+    with served(tmp_path, upstream), ControlStore.open(path) as store:
+        spend = store.spend(key.key_id)
+        assert (spend.spent_nano, spend.reserved_nano) == (60, 0)
+
+
 def test_a_worker_that_dies_is_started_again(tmp_path, upstream):
     with served(tmp_path, upstream) as gateway:
         assert gateway.ask().status_code == 200
@@ -148,6 +163,72 @@ def test_a_worker_that_dies_is_started_again(tmp_path, upstream):
         assert gateway.ask().status_code == 200
         gateway.stop()
         assert len(gateway.ledger_rows()) == 2
+
+
+def test_a_secret_is_found_in_no_sink_after_success_and_after_failure(tmp_path, upstream, monkeypatch):
+    provider_key = "prov" + secrets.token_hex(16)
+    monkeypatch.setenv("PROVIDER_KEY", provider_key)
+    body, result, error = (f"sk-ant-api03-{name}{secrets.token_hex(20)}" for name in ("body", "result", "error"))
+    upstream.script = Script(
+        (
+            Reply(text="Hello."),
+            Reply(text="Hello."),
+            Reply(fault=Fault("status", status=400, message=f"{error} and {provider_key} are wrong")),
+            Reply(text="one two three", fault=Fault("error_late", after=5, message=f"{error} {provider_key}")),
+        )
+    )
+    messages = [
+        {"role": "user", "content": f"my key is {body}"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"k": body}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": f"it is {result}"}]},
+    ]
+    with served(
+        tmp_path,
+        upstream,
+        providers={"up": provider(upstream.base_url, "anthropic", api_key_env="PROVIDER_KEY")},
+        recording={"idle_s": 0.01},
+    ) as gateway:
+        tokens = [gateway.key, provider_key, body, result, error]
+        bearer = {"authorization": f"Bearer {gateway.key}", "x-api-key": body}
+        answers = [
+            gateway.ask(messages=messages),
+            gateway.ask(messages=messages, headers=bearer),
+            gateway.ask(messages=messages),
+            gateway.ask(messages=messages, stream=True),
+            gateway.ask(headers={"x-api-key": body}),
+            httpx.get(gateway.url + "/readyz"),
+            httpx.get(gateway.url + "/metrics"),
+        ]
+        assert [answer.status_code for answer in answers[:5]] == [200, 200, 400, 200, 401]
+        gateway.stop()
+        assert len(gateway.ledger_rows()) == 5
+        for token in (provider_key, body, result):
+            assert token in f"{upstream.requests[0].headers} {upstream.requests[0].body}"
+        kept = everything_in(tmp_path)
+        kept += json.dumps(gateway.lines).encode()
+        kept += b"".join(str(answer.headers).encode() + answer.content for answer in answers)
+        assert b"my key is" in kept
+        for token in tokens:
+            assert token.encode() not in kept
+
+
+def everything_in(folder):
+    """The bytes of every file, and what databases hold compressed."""
+    found = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    for path in folder.glob("*.db"):
+        with sqlite3.connect(path) as database:
+            for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                for row in database.execute(f'SELECT * FROM "{table}"'):
+                    found += [plain_of(value) for value in row if isinstance(value, bytes)]
+        database.close()
+    return b"".join(found)
+
+
+def plain_of(value):
+    try:
+        return zlib.decompress(value)
+    except zlib.error:
+        return value
 
 
 @pytest.mark.parametrize(

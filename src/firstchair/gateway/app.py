@@ -316,7 +316,7 @@ class GatewayApp:
                 raise Refused(answered)
             status, raw = answered
             if status != 200:
-                raise Refused(dialect.read_failure(status, {}, raw))
+                raise Refused(upstream.hidden(dialect.read_failure(status, {}, raw)))
             await client.answer(200, raw)
             return
         if counter is None:

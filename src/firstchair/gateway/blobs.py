@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from pathlib import Path
 
 from firstchair.core.atomic import write_bytes
@@ -34,6 +35,8 @@ class BlobStore:
         path = self._path(name)
         try:
             is_here = path.stat().st_size == len(data)
+            if is_here:
+                path.touch()  # whoever is about to delete what was not used for long
         except FileNotFoundError:
             is_here = False
         if not is_here:
@@ -55,10 +58,13 @@ class BlobStore:
             raise IntegrityError(f"found bytes that hash to {found}; restore the file from a backup", path=str(path))
         return data
 
-    def delete(self, name: str) -> bool:
-        """Delete a blob; whether it was there."""
+    def delete(self, name: str, *, unused_s: float = 0.0) -> bool:
+        """Delete a blob that nobody has put for ``unused_s``; whether it was there and is gone."""
+        path = self._path(name)
         try:
-            self._path(name).unlink()
+            if unused_s and time.time() - path.stat().st_mtime < unused_s:
+                return False
+            path.unlink()
         except FileNotFoundError:
             return False
         return True

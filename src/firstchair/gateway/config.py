@@ -222,6 +222,14 @@ class Recording(Strict):
     """``package.module:function`` that gets one text and returns what is kept of it, after the built-in patterns."""
     patterns: tuple[str, ...] = ()
     """Further regular expressions to redact."""
+    idle_s: float = Field(default=60.0, gt=0)
+    """A session is written so long after its last call."""
+    max_unsaved_s: float = Field(default=300.0, gt=0)
+    """And at the latest so long after a call, while further ones arrive."""
+    max_branches: int = Field(default=10_000, ge=1)
+    """Open branches of sessions in memory; the least recently used are written first when there are more."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """How long calls are kept byte for byte beside their sessions; ``null``: for ever. Ledger and sessions stay."""
 
 
 class ShadowConfig(Strict):

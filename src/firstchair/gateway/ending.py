@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from firstchair.gateway.relay import StreamRelay
     from firstchair.gateway.worker import Worker
 
+MAX_SETTLED_NANO = 10**17
+"""100 million dollars: no call costs that, and thirty of them still fit beside one another."""
+
 
 class Ending:
     """Gathers what becomes of one call and writes it down, once."""
@@ -169,7 +172,9 @@ class Ending:
                 used = usage.input + usage.cache_write_5m + usage.cache_write_1h + usage.output
             self._worker.rates.settle(key, self.admitted_tokens, used)
         if self.reservation is not None:
-            self._worker.later(self._worker.budgets.settle(self.reservation, record.cost_nano or 0))
+            # A provider may say what it likes about its tokens; the database holds 64 bits.
+            cost = min(record.cost_nano or 0, MAX_SETTLED_NANO)
+            self._worker.later(self._worker.budgets.settle(self.reservation, cost))
 
     @staticmethod
     def _ms_since(moment: float) -> float:

@@ -169,6 +169,8 @@ class Exchange:
         reported = self._sent = False
         try:
             failure = await self._ask(choice, bound=bound)
+            if failure is not None:
+                failure = worker.upstreams[route.provider].hidden(failure)
             reported = True
         finally:
             now = self._loop.time()

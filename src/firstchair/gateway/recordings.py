@@ -197,13 +197,22 @@ def request_of(record: CallRecord, blobs: BlobStore) -> bytes:
     return blobs.get(record.request_blob) if record.request_blob else record.request
 
 
-def prune_recordings(connection: Connection, before_us: int) -> tuple[int, list[str]]:
+def prune_recordings(
+    connection: Connection, before_us: int, *, spool: str | None = None, limit: int | None = None
+) -> tuple[int, list[str]]:
     """Delete the recordings of calls before a time that are in their session or never will be: how many, and the
     blobs that nothing needs any more, which the caller deletes after the commit. Sessions stay.
+
+    ``spool``: only what came from there. ``limit``: so many, the oldest first.
     """
     old = (recordings.c.received_us < before_us) & (
         recordings.c.session_id.is_not(None) | recordings.c.note.is_not(None)
     )
+    if spool is not None:
+        old &= recordings.c.spool == spool
+    if limit is not None:
+        first = select(recordings.c.seq).where(old).order_by(recordings.c.received_us).limit(limit)
+        old = recordings.c.seq.in_(list(connection.execute(first).scalars()))
     blobs = set(
         connection.execute(select(recordings.c.blob).where(old, recordings.c.blob != "").distinct()).scalars()
     )

@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -32,9 +32,13 @@ from firstchair.core.errors import ConfigError, FirstchairError
 from firstchair.core.extras import require
 from firstchair.gateway.config import GatewayConfig, Listen
 
+if TYPE_CHECKING:
+    from firstchair.gateway.sink import SinkConfig
+
 BACKLOG = 2048
 SINK_STOP_S = 60.0
 """How long the sink may take to read what is left; a spool that waits is read after the next start."""
+GONE_EVERY_S = 30.0
 _MARGIN_S = 5.0
 _SHORT_LIFE_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
@@ -97,19 +101,23 @@ def serve(config: GatewayConfig) -> int:
 
 
 def _prepare(config: GatewayConfig) -> None:
-    """What can be wrong is found here, with the terminal still looking; what children need is imported once, here."""
+    """What can be wrong is found here, with the terminal still looking; what workers need is imported once, here."""
+    import aiohttp  # noqa: F401
+
     import firstchair.gateway.app
-    import firstchair.gateway.http_server
-    import firstchair.gateway.sink  # noqa: F401
+    import firstchair.gateway.http_server  # noqa: F401  # the sink imports its own, while the workers answer already
     from firstchair.gateway.control.prices import PriceTable
     from firstchair.gateway.control.store import ControlStore
     from firstchair.gateway.telemetry import check_environment
+    from firstchair.gateway.worker import known_dialects
 
+    known_dialects()
     for name, provider in config.providers.items():
         provider.secret(name)
     PriceTable.load(config.prices)
     check_environment(os.environ)
     with ControlStore.open(config.database, providers=config.providers) as store:
+        store.forget_gone_workers()
         if not store.snapshot().slots:
             for slot in config.slots:
                 store.put_slot(slot, who="gateway.yaml", why="first start")
@@ -303,7 +311,7 @@ def _watch_canaries(config: GatewayConfig, stop: threading.Event) -> None:
 
 def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
     def run(parent_fd: int) -> None:
-        from firstchair.gateway.sink import Sink, SinkConfig
+        from firstchair.gateway.sink import Sink
 
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -314,16 +322,37 @@ def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
 
         threading.Thread(target=outlive_nobody, name="parent", daemon=True).start()
         threading.Thread(target=_watch_canaries, args=(config, stop), name="canary", daemon=True).start()
-        recording = config.recording
-        settings = SinkConfig(
-            spool=config.spool,
-            database=config.database,
-            store=recording.store,
-            blobs=recording.blobs or config.spool / "blobs",
-        )
-        with Sink(settings) as sink:
+        threading.Thread(target=_forget_the_gone, args=(config, stop), name="gone", daemon=True).start()
+        with Sink(sink_settings(config)) as sink:
             sink.run(stop)
             if not sink.drain(SINK_STOP_S - _MARGIN_S):
                 log("spool_left", hint="the database did not take everything; the next start reads on")
 
     return run
+
+
+def sink_settings(config: GatewayConfig) -> SinkConfig:
+    """What the sink of this gateway works on."""
+    from firstchair.gateway.sink import SinkConfig
+
+    recording = config.recording
+    return SinkConfig(
+        spool=config.spool,
+        database=config.database,
+        store=recording.store,
+        blobs=recording.blobs or config.spool / "blobs",
+        idle_s=recording.idle_s,
+        max_unsaved_s=recording.max_unsaved_s,
+        max_branches=recording.max_branches,
+        keep_s=None if recording.keep_days is None else recording.keep_days * 86_400,
+    )
+
+
+def _forget_the_gone(config: GatewayConfig, stop: threading.Event) -> None:
+    """What workers that are gone, here or elsewhere, had set aside of budgets counts as spent."""
+    from firstchair.gateway.control.store import ControlStore
+
+    while not stop.wait(GONE_EVERY_S):
+        # The database may be away; the next round is soon.
+        with contextlib.suppress(FirstchairError), ControlStore.open(config.database, must_exist=True) as store:
+            store.forget_gone_workers()

@@ -49,6 +49,10 @@ _HORIZON_US = 5_000_000
 _WRITE_EVERY_S = 1.0
 _MAX_WAIT_S = 5.0
 _SESSIONS_AT_ONCE = 100
+_PRUNE_EVERY_S = 3600.0
+_PRUNE_AT_ONCE = 500
+_BLOB_UNUSED_S = 3600.0
+"""Another sink with the same folder may be about to name a blob that it has just put."""
 
 
 class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,8 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_branch_bytes: int = stitch.MAX_BYTES
     blob_over: int = 256 * 1024
     """Bytes of a request from which it becomes a blob."""
+    keep_s: float | None = None
+    """How long recordings are kept beside their sessions; ``None``: for ever. Ledger and sessions stay."""
     batch_records: int = 500
     batch_bytes: int = 16 * 1024 * 1024
     poll_s: float = 0.05
@@ -191,6 +197,7 @@ class Sink:
         self._damage: deque[str] = deque(maxlen=20)
         self._error = ""
         self._wrote_at = self._told_at = float("-inf")
+        self._prune_at = float("-inf")
 
     def __enter__(self) -> Sink:
         return self
@@ -264,7 +271,22 @@ class Sink:
                 recordings.forget_segments(connection, self._spool_id, deleted)
             for segment in deleted:
                 self._offsets.pop(segment, None)
+        if self._config.keep_s is not None:
+            self._prune(bases, self._config.keep_s)
         return len(batch)
+
+    def _prune(self, bases: _Bases, keep_s: float) -> None:
+        """Now and then, and some at a time, delete recordings that are old enough."""
+        if time.monotonic() < self._prune_at:
+            return
+        before_us = self._now_us() - int(keep_s * 1e6)
+        with writing(bases.control) as connection:
+            count, unused = recordings.prune_recordings(
+                connection, before_us, spool=self._spool_id, limit=_PRUNE_AT_ONCE
+            )
+        for name in unused:
+            self._blobs.delete(name, unused_s=min(_BLOB_UNUSED_S, keep_s))
+        self._prune_at = time.monotonic() + (1.0 if count >= _PRUNE_AT_ONCE else _PRUNE_EVERY_S)
 
     def _connected(self) -> tuple[_Bases, Stitcher]:
         """The databases and the stitcher, made and brought up to date if need be."""

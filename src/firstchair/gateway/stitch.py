@@ -26,6 +26,7 @@ import msgspec
 
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import BadRequest, DataError
+from firstchair.core.ids import safe_id
 from firstchair.core.jsontext import JsonProblem, loads_bytes
 from firstchair.gateway.dialects.base import ChatRequest, DialectName, TokenCounts
 from firstchair.gateway.records import NANO, CallRecord, Outcome
@@ -38,7 +39,6 @@ from firstchair.traces.branches import (
     message_key,
     open_branch,
 )
-from firstchair.traces.importers.base import safe_id
 from firstchair.traces.session import CallTokens, ModelCall, Session, Usage, catalog_id_of
 from firstchair.traces.times import utc_text
 

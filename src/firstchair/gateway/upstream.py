@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from firstchair.gateway.dialects.base import DialectName, Failure, FailureKind, StreamFault
 
 if TYPE_CHECKING:
@@ -100,7 +102,9 @@ class Upstream:
         self.name = name
         self.provider = provider
         self._urls = {dialect: provider.url(dialect) for dialect in provider.dialects}
-        self._headers = _own_headers(name, provider)
+        secret = provider.secret(name)
+        self._secret = secret or ""
+        self._headers = _own_headers(provider, secret)
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -160,6 +164,17 @@ class Upstream:
         except StreamFault as fault:
             return fault.failure
 
+    def hidden(self, failure: Failure) -> Failure:
+        """``failure`` without our key, which some providers repeat in what they refuse."""
+        if not self._secret or self._secret not in f"{failure.message} {failure.param} {failure.native}":
+            return failure
+        hidden = {
+            name: text.replace(self._secret, "[REDACTED]")
+            for name in ("message", "param", "native")
+            if (text := getattr(failure, name)) is not None
+        }
+        return msgspec.structs.replace(failure, **hidden)
+
     async def close(self) -> None:
         await self._session.close()
 
@@ -178,11 +193,10 @@ def _bad(provider: str, what: str, status: int | None) -> Failure:
     return Failure(kind=FailureKind.BAD_ANSWER, message=f"provider {provider} {what}", status=status)
 
 
-def _own_headers(name: str, provider: Provider) -> dict[str, str]:
+def _own_headers(provider: Provider, secret: str | None) -> dict[str, str]:
     # Streams are not worth compressing, and a compressor in between would hold events back.
     headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "firstchair"}
     headers |= {header.lower(): value for header, value in provider.headers.items()}
-    secret = provider.secret(name)
     if secret is not None:
         if provider.type == "anthropic":
             headers["x-api-key"] = secret

@@ -33,8 +33,8 @@ WAIT_S = 120.0
 class RunningGateway:
     """The worker while it runs."""
 
-    def __init__(self, config: GatewayConfig, store: ControlStore, key: str):
-        self.config, self.store, self.key = config, store, key
+    def __init__(self, config: GatewayConfig, store: ControlStore, key: str, name: str = "w0"):
+        self.config, self.store, self.key, self.name = config, store, key, name
         self.worker: Worker
         self.app: GatewayApp
         self.url = ""
@@ -78,7 +78,7 @@ class RunningGateway:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        self.worker = Worker(self.config, "w0", self.store)
+        self.worker = Worker(self.config, self.name, self.store)
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
@@ -101,9 +101,14 @@ def running_gateway(
     providers: Mapping[str, Mapping[str, Any]],
     slots: Sequence[Mapping[str, Any]],
     key_limits: Any = None,
+    *,
+    name: str = "w0",
     **config: Any,
 ) -> Iterator[RunningGateway]:
-    """A gateway with one key; everything it writes is under ``folder``."""
+    """A gateway with one key; everything it writes is under ``folder``.
+
+    Several on one ``database`` have a ``name`` each; what slots it has already stay.
+    """
     data = {
         "providers": providers,
         "slots": slots,
@@ -115,11 +120,10 @@ def running_gateway(
     }
     settings = validate(GatewayConfig, data, source="test")
     with ControlStore.open(settings.database, providers=settings.providers) as store:
-        for slot in settings.slots:
-            store.put_slot(slot, who="test")
+        store.add_missing(settings.slots, who="test")
         limits = {} if key_limits is None else {"limits": key_limits}
-        key = store.create_key("test", who="test", **limits).secret
-        gateway = RunningGateway(settings, store, key)
+        key = store.create_key(f"test-{name}", who="test", **limits).secret
+        gateway = RunningGateway(settings, store, key, name)
         gateway.start()
         try:
             yield gateway

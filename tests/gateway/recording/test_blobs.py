@@ -1,4 +1,5 @@
 import hashlib
+import os
 
 import pytest
 
@@ -15,7 +16,7 @@ def test_a_blob_is_named_by_its_content_and_written_once(tmp_path):
     assert path.read_bytes() == data
     before = path.stat()
     assert blobs.put(data) == name
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (path.stat().st_ino, path.stat().st_size) == (before.st_ino, before.st_size)
     assert blobs.get(name) == data
     assert [file for file in (tmp_path / "blobs").rglob("*") if file.is_file()] == [path]
     assert blobs.get(blobs.put(b"")) == b""
@@ -55,3 +56,16 @@ def test_no_name_leads_out_of_the_folder(tmp_path, name):
     for method in (BlobStore(tmp_path).get, BlobStore(tmp_path).delete):
         with pytest.raises(ConfigError, match="64 hexadecimal"):
             method(name)
+
+
+def test_a_blob_that_was_put_again_just_now_is_not_deleted(tmp_path):
+    blobs = BlobStore(tmp_path)
+    name = blobs.put(b"x")
+    path = tmp_path / name[:2] / name[2:4] / name
+    os.utime(path, (1, 1))
+    blobs.put(b"x")
+    assert not blobs.delete(name, unused_s=60)
+    assert blobs.get(name) == b"x"
+    os.utime(path, (1, 1))
+    assert blobs.delete(name, unused_s=60)
+    assert not blobs.delete(name)

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -179,6 +180,25 @@ def test_large_requests_become_blobs_and_are_found_again(tmp_path):
     missing = record([user("x")], said("y")[0], body=b"", request_blob="0" * 64)
     write(config, missing)
     assert drained(config).left_out == {"blob": 1}
+
+
+def test_old_recordings_go_and_their_ledger_rows_and_sessions_stay(tmp_path):
+    config = config_in(tmp_path, blob_over=1000, keep_s=86_400.0)
+    old, new = (record([user(text)], said("y")[0]) for text in ("x" * 2000, "new"))
+    write(config, old, msgspec.structs.replace(new, received_us=time.time_ns() // 1000))
+    drained(config)
+    blob = next(path for path in config.blobs.rglob("*") if path.is_file())
+    os.utime(blob, (1, 1))
+    with Sink(config, readers=READERS) as sink:
+        sink.step()
+    engine = open_engine(store_url(config.database), must_exist=True)
+    with reading(engine) as connection:
+        kept = connection.execute(select(recordings.recordings.c.call_id)).scalars().all()
+    engine.dispose()
+    assert kept == [new.call_id]
+    assert not blob.exists()
+    assert sorted(ledger_ids(config)) == sorted([old.call_id, new.call_id])
+    assert len(stored(config)) == 2
 
 
 def test_calls_of_several_workers_are_taken_in_the_order_they_ended(tmp_path):

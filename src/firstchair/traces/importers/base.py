@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import DataError
+from firstchair.core.ids import safe_id as safe_id
 from firstchair.core.jsonl import SkipBad, parse_line, read_lines
 from firstchair.core.jsontext import JsonProblem, loads_bytes
 from firstchair.traces.checks import check_session
@@ -50,8 +50,6 @@ class Imported(NamedTuple):
 
 
 Importer = Callable[[Path, ImportOptions], Iterator[Imported]]
-
-_SAFE = re.compile(r"[^A-Za-z0-9._:@/+=#-]+")
 
 
 class Head(NamedTuple):
@@ -124,11 +122,6 @@ def make_session(
 def content_name(*parts: Any) -> str:
     """16 hex digits of what was recorded (not of labels that the caller lays over)."""
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
-
-
-def safe_id(text: str) -> str:
-    """``text`` as an id: runs of other characters become one dash."""
-    return _SAFE.sub("-", text).strip("-")[:256]
 
 
 def mark_errors(messages: tuple[Message, ...], prefixes: tuple[str, ...]) -> tuple[Message, ...]:
