@@ -29,6 +29,8 @@ from firstchair.gateway.console.desk import Desk
 from firstchair.gateway.console.openapi import Asked, Operation, document, read_body, read_query
 from firstchair.gateway.console.refusal import Refusal, error_body
 from firstchair.gateway.control.store import ControlStore
+from firstchair.gateway.metrics import CONTENT_TYPE as METRICS_TYPE
+from firstchair.gateway.metrics import metrics_text
 
 MAX_BODY = 1_000_000
 """Bytes of a request's body."""
@@ -77,16 +79,22 @@ def admin_app(
 
     async def failed(request: Request, error: Exception) -> Response:
         status, message, param, headers = _told(error)
-        if request.url.path.startswith("/api/"):
+        if request.url.path.startswith(("/api/", "/metrics")):
             answer = _json(error_body(status, message, param), status, headers)
         else:
             answer = pages.problem(request, status, message, headers)
         answer.headers.update(HEADERS)  # a 500 is made outside of the Guard
         return answer
 
+    async def metrics(request: Request) -> Response:
+        caller = await run_in_threadpool(access.api_caller, request.headers)
+        if not caller.may("traces"):
+            raise Refusal(403, "this key may not do that; it lacks the scope traces")
+        return Response(await run_in_threadpool(metrics_text, spool), media_type=METRICS_TYPE)
+
     kinds = (Refusal, HTTPException, ConfigError, BadRequest, DataError, UpstreamError, ClientDisconnect, Exception)
     app = Starlette(
-        routes=[*_api_routes(desk, access), *pages.routes()],
+        routes=[Route("/metrics", metrics, methods=["GET"]), *_api_routes(desk, access), *pages.routes()],
         middleware=[Middleware(Guard, access=access)],
         exception_handlers=dict.fromkeys(kinds, failed),
         lifespan=lifespan,
