@@ -159,8 +159,9 @@ class GatewayApp:
         secrets = [secret for secret in (headers.get(b"x-api-key", b""), bearer) if secret]
         if not secrets:
             raise refuse(FailureKind.AUTHENTICATION, "no key; send one as x-api-key or as authorization: Bearer")
-        known = map(self._worker.snapshot.key, (secret.decode("latin-1") for secret in secrets))
-        key = next((key for key in known if key is not None), None)
+        key = None
+        for secret in secrets:
+            key = key or self._worker.snapshot.key(secret.decode("latin-1"))
         if key is None:
             raise refuse(FailureKind.AUTHENTICATION, "this key is not known here, or was revoked")
         if "call" not in key.scopes:
