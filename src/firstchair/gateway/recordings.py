@@ -18,6 +18,7 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Index,
     Integer,
@@ -205,11 +206,11 @@ def prune_recordings(
 
     ``spool``: only what came from there. ``limit``: so many, the oldest first.
     """
-    old = (recordings.c.received_us < before_us) & (
+    old: ColumnElement[bool] = (recordings.c.received_us < before_us) & (
         recordings.c.session_id.is_not(None) | recordings.c.note.is_not(None)
     )
     if spool is not None:
-        old &= recordings.c.spool == spool
+        old = old & (recordings.c.spool == spool)
     if limit is not None:
         first = select(recordings.c.seq).where(old).order_by(recordings.c.received_us).limit(limit)
         old = recordings.c.seq.in_(list(connection.execute(first).scalars()))
