@@ -10,14 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from firstchair.cli.demo import app
+from firstchair.cli.demo_live import live_sessions
 from firstchair.cli.demo_run import Clock, DemoOptions, Scores, next_commands, run_demo, summary_of
 from firstchair.core.errors import ConfigError
 from firstchair.data.golden import GoldenSet
 from firstchair.evals.completion import completion
 from firstchair.evals.run_record import load_run
+from firstchair.gateway.control.store import ControlStore
 from firstchair.rollout.episodes import run_episodes
 from firstchair.rollout.teacher_policy import TeacherPolicy
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
+from firstchair.traces.store import TraceStore
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def out(tmp_path_factory):
 def test_every_rate_of_the_summary_has_its_count_and_interval(out):
     summary = json.loads((out / "summary.json").read_text())
     expected = {"options", "baseline", "sft", "strict_pass_by_kind", "completion", "golden_sha256", "seconds"}
-    assert summary.keys() == expected
+    assert summary.keys() == expected | {"gateway"}
     for kinds in summary["strict_pass_by_kind"].values():
         assert kinds.keys() == {"convention tools", "final reply", "universal tools"}
     assert summary["options"] == {
@@ -76,6 +79,46 @@ def test_both_runs_are_on_the_one_frozen_set(out):
     assert {row["dimension"] for row in map(json.loads, (out / "corrections.jsonl").open())} > {"confirmed"}
 
 
+def test_every_call_of_the_harness_is_one_ledger_row_and_one_call_of_a_recorded_session(out):
+    through = json.loads((out / "summary.json").read_text())["gateway"]
+    assert through["calls"] == through["ledger_rows"] > 0
+    with TraceStore.open(out / "traces.db", must_exist=True) as store:
+        sessions = list(store.sessions())
+    assert through["recorded_sessions"] == len(sessions) == 24 + 6 + 48 + sum(live_sessions(2)) + 1
+    assert through["calls"] == sum(len(session.calls) for session in sessions)
+    assert through["harness_errors"] == 0
+    for session in sessions:
+        assert session.labels.keys() >= {"slot", "variant", "task_id", "trial", "end", "completed"}
+        assert session.source == ("production" if session.session_id.startswith("desk-4-") else "scripted")
+        assert all(call.error is None and call.slot == "orchestrator" for call in session.calls)
+
+
+def test_the_ledger_tells_who_answered_before_and_after_promote_during_the_outage_and_after_rollback(out):
+    through = json.loads((out / "summary.json").read_text())["gateway"]
+    served = through["served_by"]
+    assert list(served) == ["before_promote", "after_promote", "during_outage", "after_rollback"]
+    assert {phase: set(counts) for phase, counts in served.items()} == {
+        "before_promote": {"incumbent"},
+        "after_promote": {"candidate"},
+        "during_outage": {"incumbent"},
+        "after_rollback": {"incumbent"},
+    }
+    with TraceStore.open(out / "traces.db", must_exist=True) as store:
+        cut = [session for session in store.sessions(source="production") if session.labels["variant"] == "mixed"]
+    assert len(cut) == 1
+    assert [call.provider for call in cut[0].calls[:3]] == ["candidate", "candidate", "incumbent"]
+    with ControlStore.open(out / "gateway" / "gateway.db", must_exist=True) as store:
+        actions = [entry.action for entry in store.audit_log()][::-1]
+        promote = next(entry for entry in store.audit_log() if entry.action == "slot.promote")
+        assert store.workers() == []
+    assert actions == ["slot.set", "slot.promote", "slot.rollback"]
+    assert promote.details["override"] == through["override"] != ""
+    money = through["pretend_usd"]
+    assert money["candidate"]["saved_usd"] > 0
+    assert money["incumbent"]["saved_usd"] == 0
+    assert money["total"]["calls"] == through["calls"]
+
+
 def test_the_report_stands_alone(out):
     page = (out / "report.html").read_text()
     assert "src=" not in page.split("<body")[0]
@@ -95,7 +138,7 @@ def test_the_commands_it_ends_with_name_what_it_wrote(out):
     commands = next_commands(out)
     assert f"firstchair traces ls --store {out}/traces.db" in commands
     named = [Path(word) for command in commands for word in shlex.split(command) if word.startswith(str(out))]
-    assert len(named) == 5
+    assert len(named) == 7
     assert all(path.exists() for path in named)
 
 

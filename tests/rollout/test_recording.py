@@ -219,3 +219,17 @@ def test_the_teacher_in_its_own_process_records_what_it_does_in_this_one() -> No
 def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
     with listening_socket("127.0.0.1", 0) as sock, pytest.raises(ConfigError, match="choose another --port"):
         listening_socket("127.0.0.1", sock.getsockname()[1])
+
+
+def test_every_request_names_its_episode_where_a_gateway_wants_it() -> None:
+    tasks = [TASKS[1], TASKS[1]]
+    with FaultServer(lambda seen, number: Answer(status=400)) as server:
+
+        async def run(**options: str) -> list[Episode]:
+            url = f"{server.base_url}/v1"
+            return await in_order(record_sessions(url, tasks, WordEnvironment, concurrency=1, **options))
+
+        asyncio.run(run(session_header="x-session"))
+        assert [seen.headers["x-session"] for seen in server.seen] == ["b", "b#1"]
+        asyncio.run(run())
+        assert "x-session" not in server.seen[-1].headers

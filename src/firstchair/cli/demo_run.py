@@ -1,9 +1,11 @@
 """The demo, stage by stage. Each stage calls what its command calls, on files that the commands read as well.
 
-teacher ──HTTP──► store ──► draft ──corrections──► golden set (frozen)
-                    └─────► SFT corpus                 │
-base model ── replay, episodes (before) ◄──────────────┤
-    └─► train sft ── replay, episodes (after) ◄────────┘ ──► report.html, summary.json
+harness ──HTTP──► gateway ──HTTP──► teacher
+                     └─► store ──► draft ──corrections──► golden set (frozen)
+                           └─────► SFT corpus                 │
+base model ── replay, episodes (before) ◄─────────────────────┤
+    └─► train sft ── replay, episodes (after) ◄───────────────┘ ──► report.html
+            └─► gateway: promote, outage, rollback ──► summary.json
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.chat.trained import trained_renderer
+from firstchair.cli.demo_gateway import GatewayFiles
+from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
+from firstchair.cli.demo_record import record
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
-from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.errors import ConfigError
 from firstchair.core.extras import require
 from firstchair.core.jsonl import write_jsonl
 from firstchair.core.jsontext import dumps
@@ -45,16 +50,13 @@ from firstchair.evals.verdict import score
 from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.review import corrections_of
-from firstchair.rollout.desk.server import running_teacher
 from firstchair.rollout.desk.task import DeskTask
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.episodes import Episode, run_episodes
-from firstchair.rollout.recording import record_sessions
 from firstchair.traces.session import Session
-from firstchair.traces.store import TraceStore
 from firstchair.train.base_model import copy_base_model
 
-TRAIN, GOLDEN, DEV, EPISODES = range(4)
+TRAIN, GOLDEN, DEV, EPISODES, LIVE = range(5)
 """Each stage draws its tasks from a seed of its own, so that no task is in two of them."""
 
 DEV_SESSIONS = 48
@@ -116,28 +118,32 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     out = options.out
     require("train", "gateway")
     _prepare(out, force=force)
-    clock = Clock()
-    with (
-        clock.stage("record", "The teacher works in the desk; every call is real HTTP and is recorded"),
-        TraceStore.open(out / "traces.db") as store,
-    ):
-        recorded = asyncio.run(_record(options, store))
-    catalog = desk_catalog()
+    clock, files, catalog = Clock(), GatewayFiles(out), desk_catalog()
+    wanted = {TRAIN: options.sessions, GOLDEN: options.golden, DEV: DEV_SESSIONS}
+    with clock.stage("record", "The teacher works in the desk; all calls go through the gateway, which records them"):
+        tasks = {purpose: tasks_for(options, purpose, count) for purpose, count in wanted.items()}
+        recorded, recording = record(tasks, files, mistake_rate=options.mistake_rate, seed=options.seed)
+        _console().print(f"   {recording}", highlight=False)
     with clock.stage("golden", "Its mistakes are corrected from the policy; the golden set is frozen"):
         golden = make_golden(recorded[GOLDEN], recorded[TRAIN] + recorded[DEV], catalog, out)
     with clock.stage("corpus", "Sessions become training records; mistakes are out of the loss"):
         records = make_corpus(recorded, catalog, out)
-    tasks = tasks_for(options, EPISODES, options.episodes)
+    alive = tasks_for(options, EPISODES, options.episodes)
     base = copy_base_model(out / "base")
     with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
-        before = asyncio.run(score_model(base, golden, tasks, out / "baseline", options.seed))
+        before = asyncio.run(score_model(base, golden, alive, out / "baseline", options.seed))
     with clock.stage("train", f"The base model learns from {records:,} sessions"):
         model = train(options, base, out)
     with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
-        after = asyncio.run(score_model(model, golden, tasks, out / "sft", options.seed))
+        after = asyncio.run(score_model(model, golden, alive, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
         write_reports(before, after, golden, out)
-    summary = summary_of(options, before, after, golden, clock)
+    with clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"):
+        deck = tasks_for(options, LIVE, sum(live_sessions(options.episodes)) + 1)
+        plan = live_plan(deck, options.episodes)
+        live = run_live(model, plan, files, mistake_rate=options.mistake_rate, seed=options.seed)
+        through = gateway_summary(files, live, recording)
+    summary = {**summary_of(options, before, after, golden, clock), "gateway": through}
     write_text(out / "summary.json", dumps(summary) + "\n")
     _show(summary, out)
     return summary
@@ -151,30 +157,6 @@ def _prepare(out: Path, *, force: bool) -> None:
         shutil.rmtree(out)
     make_dirs(out)
     write_text(out / MARKER, dumps({"started_at": utc_now()}) + "\n")
-
-
-async def _record(options: DemoOptions, store: TraceStore) -> dict[int, list[Session]]:
-    """Record the training, golden and dev sessions from the teacher over HTTP into the store."""
-    wanted = {TRAIN: options.sessions, GOLDEN: options.golden, DEV: DEV_SESSIONS}
-    recorded: dict[int, list[Session]] = {}
-    with (
-        running_teacher(mistake_rate=options.mistake_rate, seed=options.seed) as server,
-        progress("record", sum(wanted.values()), unit="sessions") as bar,
-    ):
-        for purpose, count in wanted.items():
-            tasks = tasks_for(options, purpose, count)
-            episodes: list[Episode] = []
-            async with aclosing(record_sessions(server.openai_url, tasks, DeskEnvironment)) as stream:
-                async for episode in stream:
-                    if episode.error is not None:
-                        raise RunFailed(f"recording {episode.task_id} failed: {episode.error}")
-                    episodes.append(episode)
-                    bar.advance()
-            episodes.sort(key=lambda episode: episode.task_id)
-            sessions = [episode.session for episode in episodes]
-            store.add(sessions, {episode.session.catalog_id: episode.tools for episode in episodes})
-            recorded[purpose] = sessions
-    return recorded
 
 
 def make_golden(sessions: Sequence[Session], training: Sequence[Session], catalog: Catalog, out: Path) -> GoldenSet:
@@ -305,18 +287,37 @@ def _show(summary: dict[str, Any], out: Path) -> None:
     for name, errors in alive["errors"].items():
         for reason, count in errors.items():
             console.print(f"{count} episodes ({name} training) failed and are in no rate: {reason}", markup=False)
+    _show_gateway(console, summary["gateway"])
     console.print(f"{summary['seconds']['total']:.0f} seconds. Everything lies in {out}/:")
     for name, what in (
         ("report.html", "the report; open it in a browser"),
         ("summary.json", "the figures above, for machines"),
         ("golden/", "the frozen golden set"),
         ("train/model/", "the trained model; loads in transformers and vLLM"),
-        ("traces.db", "the recorded sessions"),
+        ("traces.db", "the sessions that the gateway recorded"),
+        ("gateway/", "its configuration, ledger and audit log"),
     ):
         console.print(f"  [bold]{name:<14}[/] {what}", highlight=False)
     console.print("Try next:")
     for line in next_commands(out):
         console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _show_gateway(console: Console, through: dict[str, Any]) -> None:
+    table = Table(title="Who answered the desk's calls, as the ledger has it")
+    names = sorted({name for phase in through["served_by"].values() for name in phase}, reverse=True)
+    for column in ("", *names):
+        table.add_column(column, justify="right" if column else "left")
+    for phase, counts in through["served_by"].items():
+        table.add_row(phase.replace("_", " "), *(f"{counts.get(name, 0):,}" for name in names))
+    console.print(table)
+    total = through["pretend_usd"]["total"]
+    console.print(
+        f"{through['calls']:,} calls, {through['ledger_rows']:,} rows in the ledger, "
+        f"{through['recorded_sessions']:,} recorded sessions, {through['harness_errors']} errors in the harness. "
+        f"At pretend prices (gateway/prices.yaml): ${total['cost_usd']:.2f}, saved ${total['saved_usd']:.4f}.",
+        highlight=False,
+    )
 
 
 def next_commands(out: Path) -> tuple[str, ...]:
@@ -328,6 +329,8 @@ def next_commands(out: Path) -> tuple[str, ...]:
             f"traces ls --store {_typed(out / 'traces.db')}",
             f"desk play --model {_typed(out / 'train' / 'model')}",
             f"eval compare {_typed(out / 'baseline')} {_typed(out / 'sft')}",
+            f"gateway ledger --by provider --config {_typed(out / 'gateway' / 'gateway.yaml')}",
+            f"gateway audit --config {_typed(out / 'gateway' / 'gateway.yaml')}",
         )
     )
 

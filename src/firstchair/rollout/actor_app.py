@@ -1,4 +1,4 @@
-"""A scripted expert served as a model over HTTP, in OpenAI's and Anthropic's dialects, streamed and not.
+"""A scripted expert (or a model of ours) served over HTTP, in OpenAI's and Anthropic's dialects, streamed and not.
 
     POST /v1/chat/completions   GET /v1/models
     POST /v1/messages           GET /healthz
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ from firstchair.rollout.actor_requests import (
     read_openai,
     tokens,
 )
-from firstchair.rollout.policy import Actor
+from firstchair.rollout.policy import Actor, AsyncActor
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A longer request is refused with 413."""
@@ -60,21 +60,21 @@ class Dialect:
     error: Callable[[int, str, str | None], dict[str, Any]]
 
 
-def build_app(actor: Actor, model: str = "desk-teacher") -> Starlette:
+def build_app(actor: Actor | AsyncActor, model: str = "desk-teacher") -> Starlette:
     """An application that answers as ``model`` with what ``actor`` does; other model names get 404."""
     cache, started = ToolCache(), int(time.time())
 
     def endpoint(dialect: Dialect) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             try:
-                return _answer(dialect, actor, model, cache, await _body(request))
+                return await _answer(dialect, actor, model, cache, await _body(request))
             except _Refused as refused:
                 return _json(dialect.error(refused.status, str(refused), refused.param), refused.status)
             except BadRequest as error:
                 return _json(dialect.error(400, str(error), error.param), 400)
             except Exception as error:  # noqa: BLE001 - the server boundary: a client gets its dialect's 500
                 reason = str(error) if isinstance(error, FirstchairError) else type(error).__name__
-                return _json(dialect.error(500, f"the scripted model failed: {reason}", None), 500)
+                return _json(dialect.error(500, f"the model failed: {reason}", None), 500)
 
         return answer
 
@@ -120,11 +120,12 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _answer(dialect: Dialect, actor: Actor, model: str, cache: ToolCache, body: bytes) -> Response:
+async def _answer(dialect: Dialect, actor: Actor | AsyncActor, model: str, cache: ToolCache, body: bytes) -> Response:
     ask = dialect.read(body, cache)
     if ask.model != model:
         raise _Refused(404, f"model: there is no {ask.model!r}; use {model!r}", "model")
-    action, cut = fit(actor.act(ask.messages, ask.tools), ask.max_tokens)
+    acted = actor.act(ask.messages, ask.tools)
+    action, cut = fit(await acted if isinstance(acted, Awaitable) else acted, ask.max_tokens)
     # Equal requests get equal answers, their ids too; the parts of a stream are the parts of the whole.
     digest = hashlib.blake2b(msgspec.json.encode(ask.messages), digest_size=12).hexdigest()
     reply = dialect.reply(ask, action, cut, digest)

@@ -61,3 +61,11 @@ class Actor(Protocol):
     def act(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """The action at the end of ``messages``."""
         ...
+
+
+class AsyncActor(Protocol):
+    """A model as an actor: the same, with waiting in between."""
+
+    async def act(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
+        """The action at the end of ``messages``."""
+        ...

@@ -52,7 +52,8 @@ class FastOpenAIPolicy:
     """An OpenAI-compatible model as a policy, for throughput: no SDK, no retries, one shared connection pool.
 
     ``base_url`` with its ``/v1``. Use it as an async context manager. A request that fails is a reply with
-    ``error``; use ``HttpPolicy`` where retries, streaming or Anthropic's dialect are wanted.
+    ``error``; use ``HttpPolicy`` where retries, streaming or Anthropic's dialect are wanted. ``session_header``: the
+    header in which every request names its episode (the task's id, with ``#1`` for its second trial), for a gateway.
     """
 
     batched = False
@@ -66,9 +67,10 @@ class FastOpenAIPolicy:
         connections: int = 20,
         timeout_s: float = 120.0,
         provider: str = "openai",
+        session_header: str = "",
     ):
         self.name, self._url, self._provider = model, f"{base_url.rstrip('/')}/chat/completions", provider
-        self._connections, self._timeout_s = connections, timeout_s
+        self._connections, self._timeout_s, self._session_header = connections, timeout_s, session_header
         self._headers = {"authorization": f"Bearer {api_key}", "content-type": "application/json"}
         self._head = b'{"model":' + orjson.dumps(model) + b',"messages":['
         self._tools: dict[int, tuple[tuple[Tool, ...], bytes]] = {}
@@ -99,9 +101,11 @@ class FastOpenAIPolicy:
         import aiohttp
 
         assert self._session is not None, "use `async with FastOpenAIPolicy(...)`"
+        name = request.episode_id.removesuffix("#0")
+        headers = {self._session_header: name} if self._session_header else None
         body, started, clock = self._body(request), utc_now(), time.perf_counter()
         try:
-            async with self._session.post(self._url, data=body) as response:
+            async with self._session.post(self._url, data=body, headers=headers) as response:
                 raw, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError) as error:
             kind = ErrorKind.TIMEOUT if isinstance(error, TimeoutError) else ErrorKind.CONNECTION
@@ -148,13 +152,16 @@ async def record_sessions(
     api_key: str = "none",
     seed: int = 0,
     concurrency: int = 20,
+    session_header: str = "",
 ) -> AsyncGenerator[Episode, None]:
     """Run every task against the model at ``base_url`` (with ``/v1``) and yield the recordings.
 
     ``store.add([e.session], {e.session.catalog_id: e.tools})`` takes them. Episodes that failed on the way have
     ``error`` set and are not complete recordings: count them, do not store them. Source is ``scripted``.
     """
-    policy = FastOpenAIPolicy(base_url, model, api_key=api_key, connections=concurrency)
+    policy = FastOpenAIPolicy(
+        base_url, model, api_key=api_key, connections=concurrency, session_header=session_header
+    )
     async with policy:
         run = run_episodes(env_factory, tasks, policy, seed=seed, concurrency=concurrency, source="scripted")
         async with aclosing(run) as episodes:
