@@ -2,6 +2,7 @@
 
     parent ── binds the port, starts and restarts the others, passes signals on
       ├── worker 0 … N-1    accept from the one socket, answer calls, append to their spools
+      ├── admin             console and API on the admin port
       └── sink              spools → ledger and traces
 
 SIGTERM: the workers finish what is under way (``drain_s`` at most), then the sink reads the spools to their end, then
@@ -31,6 +32,7 @@ from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, FirstchairError
 from firstchair.core.extras import require
 from firstchair.gateway.config import GatewayConfig, Listen
+from firstchair.gateway.console.process import admin_main
 
 if TYPE_CHECKING:
     from firstchair.gateway.sink import SinkConfig
@@ -90,13 +92,15 @@ def serve(config: GatewayConfig) -> int:
         raise ConfigError("gateway serve: this system cannot fork processes; run it on Linux or macOS")
     _prepare(config)
     listener = _bind(config.listen)
+    admin = _bind(Listen(host=config.listen.admin_host, port=config.listen.admin_port, admin_port=0))
     host, port = listener.getsockname()[:2]
     prefix = f"{socket.gethostname().partition('.')[0]}-{port}"[:40]
     names = [_safe(f"{prefix}-w{number}") for number in range(config.workers)]
     children = [_Child(name, _worker_main(config, name, listener)) for name in names]
     children.insert(0, _Child("sink", _sink_main(config)))
+    children.append(_Child("admin", admin_main(config, admin, listener)))
     parent = _Parent(config, listener, children)
-    log("listening", host=host, port=port, workers=config.workers)
+    log("listening", host=host, port=port, admin_port=admin.getsockname()[1], workers=config.workers)
     return parent.run()
 
 

@@ -55,6 +55,21 @@ def test_a_cookie_opens_no_api(console):
     told(console.client.get("/api/slots"), 401)
 
 
+def test_two_keys_that_differ_are_none(console):
+    right = console.secrets["admin"]
+    for given in ("Bearer fc_other", "Basic eDp5", f"Bearer x{right}"):
+        told(console.ask("GET", "/api/slots", headers={"authorization": given}), 401)
+    assert console.ask("GET", "/api/slots", headers={"authorization": f"Bearer {right}"}).status_code == 200
+    assert console.client.get("/api/slots", headers={"authorization": f"bearer {right}"}).status_code == 200
+
+
+def test_a_removed_slot_is_gone_until_it_is_brought_back(console):
+    assert console.ask("DELETE", "/api/slots/notes?why=unused").status_code == 200
+    told(console.ask("GET", "/api/slots/notes"), 404)
+    assert console.ask("POST", "/api/slots/notes/rollback", json={}).status_code == 200
+    assert console.ask("GET", "/api/slots/notes").json()["version"] == 3
+
+
 def test_promote_and_rollback_change_the_slot_and_say_who_and_why(console):
     answer = console.ask("POST", "/api/slots/desk/promote", json=BODIES["promote"])
     assert answer.json()["slot"]["config"]["primary"]["model"] == "orchestrator-4b"

@@ -77,10 +77,12 @@ class Access:
         """Whose key the request brings. Raises ``Refusal`` (401)."""
         if not self.require_keys:
             return self._open
-        secret = headers.get("x-api-key")
-        if secret is None:
-            scheme, _, value = headers.get("authorization", "").partition(" ")
-            secret = value.strip() if scheme.lower() == "bearer" else ""
+        given = headers.get("authorization")
+        scheme, _, value = (given or "").partition(" ")
+        bearer = value.strip() if scheme.lower() == "bearer" else ""
+        secret = headers.get("x-api-key", bearer)
+        if given is not None and bearer != secret:
+            raise Refusal(401, "x-api-key and authorization say different things; send one of them")
         if not secret:
             raise Refusal(401, "no key; send one as x-api-key or as authorization: Bearer")
         self._fresh()

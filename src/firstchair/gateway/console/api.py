@@ -33,7 +33,7 @@ def list_slots(desk: Desk, asked: Asked) -> views.SlotList:
 
 
 def show_slot(desk: Desk, asked: Asked) -> views.SlotView:
-    desk.required(asked.path["slot"])
+    desk.in_force(asked.path["slot"])
     return views.SlotView.of(desk.control.history(asked.path["slot"])[-1])
 
 
