@@ -7,10 +7,15 @@ import anthropic
 import httpx
 import openai
 import pytest
+import yaml
 
 from firstchair.gateway.control.keys import KeyLimits
+from firstchair.gateway.control.store import ControlStore
+from firstchair.gateway.dialects.base import TokenCounts
+from firstchair.gateway.ending import MAX_SETTLED_NANO
 from firstchair.gateway.records import Outcome
 from firstchair.testing.gateway_server import provider, running_gateway
+from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
 
 SLOT = {"slot": "main", "match": ["claude-*"], "primary": {"provider": "up", "model": "m"}}
 PATHS = ("/v1/chat/completions", "/v1/messages")
@@ -20,8 +25,6 @@ SECRET = "sk-ant-api03-CANARYCANARYCANARYCANARY"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
-
     with (
         scripted_upstream(Script((Reply(text="Hello."),))) as upstream,
         running_gateway(
@@ -232,6 +235,24 @@ def test_rates_and_budgets_of_a_key(tmp_path, upstream):
         assert limited.status_code == 429
         assert int(limited.headers["retry-after"]) >= 1
     assert not upstream.requests
+
+
+def test_a_bill_beyond_all_bounds_settles_too(tmp_path, upstream):
+    """10^12 tokens at a million dollars a million are 10^21 nano-USD, which no database can hold."""
+    price = {"input": 1_000_000, "output": 1_000_000}
+    (tmp_path / "prices.yaml").write_text(yaml.safe_dump({"version": "1", "models": {"m": price}}))
+    upstream.script = Script((Reply(text="Hello.", usage=TokenCounts(input=1, output=10**12)),))
+    limits = KeyLimits(budget_nano=2**61)
+    providers = {"up": provider(upstream.base_url, "anthropic")}
+    with running_gateway(tmp_path, providers, [SLOT], limits, prices=tmp_path / "prices.yaml") as running:
+        assert post(running, "/v1/messages", json.dumps(HELLO)).status_code == 200
+        assert post(running, "/v1/messages", json.dumps(HELLO)).status_code == 200
+        assert running.records(2)[0].usage.output == 10**12
+        (key,) = running.store.keys()
+        database = running.config.database
+    with ControlStore.open(database) as store:
+        spend = store.spend(key.key.key_id)
+    assert (spend.spent_nano, spend.reserved_nano) == (2 * MAX_SETTLED_NANO, 0)
 
 
 def test_tokens_are_counted_by_anthropic_or_refused(tmp_path, upstream):

@@ -33,6 +33,7 @@ GONE_S = 60.0
 """A worker without a heartbeat for longer is forgotten, and what it had reserved counts as spent."""
 MAX_TEXT = 2000
 NO_LIMITS = KeyLimits()
+_REVISION = f"SELECT number FROM {tables.info.name} WHERE name = 'revision'"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -444,7 +445,8 @@ def _layout(connection: Connection) -> str | None:
 
 
 def _revision(connection: Connection) -> int:
-    return int(connection.execute(select(tables.info.c.number).where(tables.info.c.name == "revision")).scalar_one())
+    # In the driver's own words, at half the price: every worker asks twenty times a second.
+    return int(connection.exec_driver_sql(_REVISION).scalar_one())
 
 
 def _bump(connection: Connection) -> int:
