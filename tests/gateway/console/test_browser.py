@@ -8,9 +8,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import uvicorn
 from tests.gateway.console.conftest import admin
+from tests.gateway.console.traffic import records
 from tests.services import missing
+
+from firstchair.gateway.control.ledger import insert_records
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -56,12 +60,23 @@ def opened(url, folder, *more):
 
 
 def test_live_calls_come_in_and_a_hostile_session_stays_text(tmp_path):
-    with admin(tmp_path, require_keys=False) as made, serving(made.client.app) as url:
-        dom, console = opened(f"{url}/calls", tmp_path, "--virtual-time-budget=5000", "--dump-dom")
-        assert console == []
-        assert '<button class="plain" type="button" id="pause" aria-pressed="false">' in dom
-        dom, console = opened(f"{url}/sessions/shop/2", tmp_path, "--virtual-time-budget=2000", "--dump-dom")
-        assert console == []
-        assert "<title>pwned" not in dom
-        assert "<img" not in dom
-        assert "<script" not in dom
+    late = msgspec.structs.replace(records(1, "")[0], call_id="late", provider_model="late-model", slot="notes")
+
+    with admin(tmp_path, require_keys=False) as made:
+
+        async def app(scope, receive, send):
+            await made.client.app(scope, receive, send)
+            if scope["path"] == "/calls":
+                with made.store.transaction() as connection:
+                    insert_records(connection, [late])
+
+        with serving(app) as url:
+            dom, console = opened(f"{url}/calls", tmp_path, "--virtual-time-budget=5000", "--dump-dom")
+            assert console == []
+            assert "late-model" in dom
+            assert ">1 new call<" in dom
+            dom, console = opened(f"{url}/sessions/shop/2", tmp_path, "--virtual-time-budget=2000", "--dump-dom")
+            assert console == []
+            assert "<title>pwned" not in dom
+            assert "<img" not in dom
+            assert "<script" not in dom

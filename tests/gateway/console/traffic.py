@@ -39,12 +39,12 @@ def fill(store: ControlStore, traces: str, *, calls: int) -> None:
     store.put_slot(SlotConfig(slot="notes", primary=SMALL, fallbacks=(CLAUDE,)), who="ops")
     key = store.create_key("shop", who="ops").key
     with store.transaction() as connection:
-        insert_records(connection, _records(calls, key.key_id))
+        insert_records(connection, records(calls, key.key_id))
     with TraceStore.open(traces) as opened:
         opened.add(sessions(), {catalog_id_of(TOOLS): TOOLS})
 
 
-def _records(calls: int, key_id: str) -> list[CallRecord]:
+def records(calls: int, key_id: str) -> list[CallRecord]:
     rng, prices, now = random.Random(7), PriceTable.load(None), time.time_ns() // 1000
     made = []
     for place in range(calls):

@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from firstchair.core.jsontext import loads
-from firstchair.gateway.config import is_loopback
 from firstchair.gateway.console import ledger_page, session_page
 from firstchair.gateway.console.access import COOKIE, LOGIN_S, Access, Caller, check_token
 from firstchair.gateway.console.desk import Desk
@@ -142,7 +141,6 @@ class Pages:
             today=today,
             status=self._desk.status(),
             audit=control.audit_log(CHANGES),
-            loopback=is_loopback(request.url.hostname or ""),
         )
 
     def slot(self, request: Request, caller: Caller) -> Response:
