@@ -6,7 +6,8 @@ All three dialects, whole and streamed, every tenth client leaves before or duri
 the trace store is locked, in the third the ledger's database is, each for as long as half a quarter takes. Then the
 gateway is stopped, and it must hold that: every request is one row of the ledger and one recording, every recording
 is in a session or says why not, no loss is counted, the memory of the last quarter is that of the first (of the sink
-only in a run long enough for its sessions to come and go), and nothing is left running. Exit code 1 when one of these does not hold.
+only in a run long enough for its sessions to come and go), and nothing is left running. Exit code 1 when one of
+these does not hold.
 """
 
 from __future__ import annotations

@@ -266,8 +266,9 @@ def tensorzero(folder: Path, upstreams: Upstreams, python: Path) -> Target:
     command = [str(python), str(HERE / "tensorzero_gateway.py"), str(config)]
     process = start(command, log, env={"BENCH_KEY": "unused"})
     assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
+    # It logs to the same stream.
+    line = next((line for line in process.stdout if line.startswith('{"base_url"')), None)
+    if line is None:
         end(process)
         raise NotInstalled(f"it does not start; the end of its log: {log.read_text(errors='replace')[-1000:]}")
     port = int(json.loads(line)["base_url"].split(":")[2].partition("/")[0])
