@@ -189,32 +189,33 @@ def mixed_sessions(connection: Connection, slot: str, since_us: int, limit: int 
     return tuple(connection.execute(query).scalars())
 
 
+def canary_state(
+    store: ControlStore, version: SlotVersion, *, now_us: int, window_s: float = WINDOW_S
+) -> CanaryState | None:
+    """The canary of ``version``, judged; nothing is changed. ``None``: it has none, or one that gets no calls."""
+    config = version.config
+    if config is None or config.canary is None or config.canary.percent <= 0:
+        return None
+    canary, since_us = config.canary, now_us - int(window_s * 1e6)
+    with store.reading() as connection:
+        window, baseline = windows(connection, version.slot, version.version, canary.route, since_us)
+        mixed = mixed_sessions(connection, version.slot, since_us)
+    return CanaryState(
+        slot=version.slot,
+        version=version.version,
+        route=canary.route,
+        percent=canary.percent,
+        window=window,
+        baseline=baseline,
+        decision=judge(window, baseline, canary.bands),
+        mixed_sessions=mixed,
+    )
+
+
 def canary_states(store: ControlStore, *, now_us: int, window_s: float = WINDOW_S) -> list[CanaryState]:
-    """Every canary in force, judged; nothing is changed."""
-    since_us = now_us - int(window_s * 1e6)
-    states: list[CanaryState] = []
-    for version in store.slots():
-        config = version.config
-        if config is None or config.canary is None or config.canary.percent <= 0:
-            continue
-        canary = config.canary
-        with store.reading() as connection:
-            window, baseline = windows(connection, version.slot, version.version, canary.route, since_us)
-            mixed = mixed_sessions(connection, version.slot, since_us)
-        decision = judge(window, baseline, canary.bands)
-        states.append(
-            CanaryState(
-                slot=version.slot,
-                version=version.version,
-                route=canary.route,
-                percent=canary.percent,
-                window=window,
-                baseline=baseline,
-                decision=decision,
-                mixed_sessions=mixed,
-            )
-        )
-    return states
+    """Every canary in force, judged."""
+    states = [canary_state(store, version, now_us=now_us, window_s=window_s) for version in store.slots()]
+    return [state for state in states if state is not None]
 
 
 def roll_back(store: ControlStore, slot: str, version: int, reason: str) -> bool:

@@ -1,12 +1,11 @@
-"""What is told of candidates: agreement of shadows, bands of canaries."""
+"""What is told of shadows, and how figures are shown."""
 
 from tests.gateway.console.traffic import CLAUDE, SMALL
 
-from firstchair.gateway.console.insight import canary_state, shadow_agreement
+from firstchair.gateway.console.insight import shadow_agreement
 from firstchair.gateway.console.ledger_page import midnight
 from firstchair.gateway.console.render import bar, columns, count, ms, usd
 from firstchair.gateway.control.ledger import insert_records
-from firstchair.gateway.control.slots import Bands
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import Attempt, CallRecord, Outcome
 
@@ -29,29 +28,6 @@ def call(number, variant="primary", outcome=Outcome.OK, first=CLAUDE, **more):
         status=200,
         **more,
     )
-
-
-def test_a_canary_answers_for_the_calls_that_fell_back_from_it(tmp_path):
-    records = [
-        call(1, "canary", first=SMALL, latency_ms=100.0),
-        call(2, "canary", first=SMALL, latency_ms=300.0, malformed_calls=1),
-        call(3, "fallback", first=SMALL, latency_ms=9000.0),
-        call(4, "canary", Outcome.FAILED, first=SMALL),
-        call(5, latency_ms=50.0),
-        call(6, "fallback"),
-        call(7, "canary", Outcome.FAILED, first=SMALL, version=1),
-        call(8, outcome=Outcome.REFUSED),
-        call(9, "shadow", first=SMALL),
-    ]
-    with ControlStore.open(tmp_path / "gateway.db") as store:
-        with store.transaction() as connection:
-            insert_records(connection, records)
-        with store.reading() as connection:
-            state = canary_state(connection, "desk", SMALL, since_version=2)
-    assert state.canary == (4, 2, 1, 300.0)
-    assert (state.rest.calls, state.rest.errors) == (2, 1)
-    assert state.outside(Bands(min_calls=5)) == ()
-    assert state.outside(Bands(min_calls=4, p95_ms=200)) == ("errors", "malformed calls", "latency")
 
 
 def test_agreement_is_of_the_calls_that_could_be_compared(tmp_path):

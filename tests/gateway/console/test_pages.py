@@ -1,10 +1,16 @@
 """The console's pages: login, forms that only their own pages can send, and stored text that stays text."""
 
+import time
+
 import pytest
 from tests.gateway.console.traffic import HOSTILE
 
+from firstchair.gateway.canary import CanaryWatch, canary_state
 from firstchair.gateway.console.access import COOKIE, LOGIN_S, Access
 from firstchair.gateway.console.pages import _local
+from firstchair.gateway.control.ledger import insert_records
+from firstchair.gateway.dialects.base import FailureKind
+from firstchair.gateway.records import CallRecord, Outcome
 
 PAGES = (
     *("/", "/slots/desk", "/slots/notes", "/slots/desk/promote?route=local/orchestrator-4b", "/slots/desk/rollback"),
@@ -29,6 +35,34 @@ def test_every_page_wants_a_login_and_then_comes(console):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
+
+
+def test_a_slot_shows_of_its_canary_what_the_judge_decides(console):
+    console.log_in()
+    version = console.store.history("desk")[-1]
+    state = canary_state(console.store, version, now_us=time.time_ns() // 1000)
+    assert f"keep: {state.decision.reason}" in console.client.get("/slots/desk").text
+    with console.store.transaction() as connection:
+        insert_records(connection, [failed_canary(number, version.version) for number in range(9)])
+    page = console.client.get("/slots/desk").text
+    assert "roll back: error rate" in page
+    assert CanaryWatch(console.store).check(time.time_ns() // 1000)[0].decision.reason in page
+
+
+def failed_canary(number, version):
+    return CallRecord(
+        call_id=f"bad-{number}",
+        received_us=time.time_ns() // 1000,
+        worker="w0",
+        slot="desk",
+        slot_version=version,
+        dialect="openai",
+        requested_model="desk",
+        variant="canary",
+        outcome=Outcome.FAILED,
+        status=502,
+        failure=FailureKind.OVERLOADED,
+    )
 
 
 def test_the_cookie_is_strict_and_ends(console):

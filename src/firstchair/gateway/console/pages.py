@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -12,10 +13,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from firstchair.core.jsontext import loads
+from firstchair.gateway.canary import canary_state
 from firstchair.gateway.console import ledger_page, session_page
 from firstchair.gateway.console.access import COOKIE, LOGIN_S, Access, Caller, check_token
 from firstchair.gateway.console.desk import Desk
-from firstchair.gateway.console.insight import canary_state
 from firstchair.gateway.console.refusal import Refusal
 from firstchair.gateway.console.render import ASSETS, asset, render
 from firstchair.gateway.console.views import MAX_WHY
@@ -147,20 +148,14 @@ class Pages:
         slot = request.path_params["slot"]
         self._desk.required(slot)
         versions = self._desk.control.history(slot)
-        config = versions[-1].config
-        canary = None
-        with self._desk.control.reading() as connection:
-            if config is not None and config.canary is not None:
-                since = since_version(versions)
-                canary = canary_state(connection, slot, config.canary.route, since_version=since)
         made = request.query_params.get("made", "")
         return self._page(
             "slot.html.j2",
             caller,
             slot=slot,
             versions=versions[::-1],
-            config=config,
-            canary=canary,
+            config=versions[-1].config,
+            canary=canary_state(self._desk.control, versions[-1], now_us=time.time_ns() // 1000),
             shadows=ledger_page.agreement(self._desk, None, slot),
             providers=self._desk.providers,
             made=int(made) if made.isdecimal() and len(made) < 10 else None,
@@ -295,20 +290,6 @@ async def read_form(request: Request) -> dict[str, str]:
     except ValueError:
         raise Refusal(400, "the form is not UTF-8, or has too many fields") from None
     return dict(pairs)
-
-
-def since_version(versions: list[SlotVersion]) -> int:
-    """The version since which the canary in force has been one, without a break."""
-    newest = versions[-1].config
-    assert newest is not None
-    assert newest.canary is not None
-    since = versions[-1].version
-    for version in reversed(versions):
-        canary = version.config.canary if version.config else None
-        if canary is None or canary.route != newest.canary.route:
-            break
-        since = version.version
-    return since
 
 
 def _asked_route(query: Mapping[str, str]) -> ModelRoute:
