@@ -20,6 +20,7 @@ import yaml
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import decode_record
+from firstchair.gateway.serve import _outlive_nobody
 from firstchair.gateway.spool import Frame, SpoolReader
 from firstchair.testing.gateway_server import provider
 from firstchair.testing.scripted_upstream import Fault, Reply, Script
@@ -229,6 +230,21 @@ def plain_of(value):
         return zlib.decompress(value)
     except zlib.error:
         return value
+
+
+def test_the_sink_waits_for_its_parents_end_on_a_pipe_that_an_event_loop_made_non_blocking():
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    stop = threading.Event()
+    watching = threading.Thread(target=_outlive_nobody, args=(read, stop), daemon=True)
+    watching.start()
+    watching.join(0.1)
+    assert watching.is_alive()
+    assert not stop.is_set()
+    os.close(write)
+    watching.join(WAIT_S)
+    assert stop.is_set()
+    os.close(read)
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,15 @@ def _watch_canaries(config: GatewayConfig, stop: threading.Event) -> None:
             stop.wait(5.0)
 
 
+def _outlive_nobody(parent_fd: int, stop: threading.Event) -> None:
+    """Set ``stop`` when the parent has ended. Nothing is ever written to the pipe: it becomes readable by that alone.
+
+    Reading without a look first would fail: the workers' event loops make the pipe, which all share, non-blocking.
+    """
+    select.select([parent_fd], [], [])
+    stop.set()
+
+
 def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
     def run(parent_fd: int) -> None:
         from firstchair.gateway.sink import Sink
@@ -320,11 +329,7 @@ def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
-        def outlive_nobody() -> None:
-            os.read(parent_fd, 1)  # nothing is ever written: it ends when the parent has
-            stop.set()
-
-        threading.Thread(target=outlive_nobody, name="parent", daemon=True).start()
+        threading.Thread(target=_outlive_nobody, args=(parent_fd, stop), name="parent", daemon=True).start()
         threading.Thread(target=_watch_canaries, args=(config, stop), name="canary", daemon=True).start()
         threading.Thread(target=_forget_the_gone, args=(config, stop), name="gone", daemon=True).start()
         with Sink(sink_settings(config)) as sink:
