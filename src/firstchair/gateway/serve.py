@@ -35,11 +35,14 @@ from firstchair.gateway.config import GatewayConfig, Listen
 from firstchair.gateway.console.process import admin_main
 
 if TYPE_CHECKING:
+    from firstchair.gateway.control.store import ControlStore
     from firstchair.gateway.sink import SinkConfig
 
 BACKLOG = 2048
 SINK_STOP_S = 60.0
 """How long the sink may take to read what is left; a spool that waits is read after the next start."""
+SINK_NICENESS = 10
+"""Added to the sink's priority number: where cores are short, calls come first and the spool waits."""
 GONE_EVERY_S = 30.0
 _MARGIN_S = 5.0
 _SHORT_LIFE_S = 5.0
@@ -125,6 +128,24 @@ def _prepare(config: GatewayConfig) -> None:
         if not store.snapshot().slots:
             for slot in config.slots:
                 store.put_slot(slot, who="gateway.yaml", why="first start")
+        _tell_unapplied(config, store)
+
+
+def _tell_unapplied(config: GatewayConfig, store: ControlStore) -> None:
+    """Name the slots of the file that were edited there: the database decides since the first start."""
+    known = {version.slot for version in store.slots()}
+    slots = [
+        slot.slot
+        for slot in config.slots
+        # Any version counts: what was promoted since stands in no file.
+        if slot.slot not in known or all(slot != version.config for version in store.history(slot.slot))
+    ]
+    if slots:
+        text = (
+            "these slots of the file are not in force: the database decides since the first start; "
+            "write each into a file of its own and run: firstchair gateway slots set FILE --why REASON"
+        )
+        log("slots_not_applied", slots=slots, text=text)
 
 
 def _bind(listen: Listen) -> socket.socket:
@@ -328,6 +349,7 @@ def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
 
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        os.nice(SINK_NICENESS)
 
         threading.Thread(target=_outlive_nobody, args=(parent_fd, stop), name="parent", daemon=True).start()
         threading.Thread(target=_watch_canaries, args=(config, stop), name="canary", daemon=True).start()
