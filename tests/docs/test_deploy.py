@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from tests.services import missing
 
 from firstchair.cli import gateway as gateway_cli
 from firstchair.gateway.config import is_loopback, load_config
@@ -109,16 +110,6 @@ def test_compose_waits_for_the_drain_and_asks_the_port_that_is_served():
     compile(gateway["healthcheck"]["test"][-1], "healthcheck", "exec")
 
 
-def test_compose_says_nothing_that_docker_does_not_know():
-    docker = shutil.which("docker")
-    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
-        pytest.skip("no docker compose")
-    done = subprocess.run(
-        [docker, "compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_image_copies_what_there_is_and_starts_a_command():
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     for line in (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines():
@@ -166,7 +157,7 @@ def test_the_unit_gives_nothing_away():
 def test_systemd_reads_the_unit(tmp_path):
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd-analyze")
+        missing("systemd-analyze", "install systemd")
     copy = tmp_path / UNIT.name
     program = tmp_path / "firstchair"
     program.write_text("#!/bin/sh\n", encoding="utf-8")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.services import missing
 
 from firstchair.gateway.attempts import Verdict, decide
 from firstchair.gateway.breaker import TRIPS
@@ -150,7 +151,7 @@ def served(folder):
 @pytest.mark.timeout(1200)  # two dozen commands, each a process of its own; machines are not always free
 def test_the_start_runs_as_written(tmp_path):
     if shutil.which("curl") is None:
-        pytest.skip("no curl")
+        missing("curl", "install curl")
     shells = [body for language, body in FENCE.findall(text_of("gateway.md")) if language == "sh"]
     programs = [body for language, body in FENCE.findall(text_of("gateway.md")) if language == "python"]
     assert len(programs) == 2
@@ -165,7 +166,7 @@ def test_the_start_runs_as_written(tmp_path):
             parts = [part.replace(ADDRESS, address) for part in after]
             for number, program in enumerate(programs):
                 (tmp_path / f"agent{number}.py").write_text(program.replace(ADDRESS, address), encoding="utf-8")
-            runnable = [number for number, program in enumerate(programs) if not missing(program)]
+            runnable = [number for number, program in enumerate(programs) if not absent(program)]
             parts.insert(1, "\n".join(f"python agent{number}.py" for number in runnable))
             script.write_text("\n".join(parts), encoding="utf-8")
             said = run(["bash", "-euo", "pipefail", str(script)], tmp_path)
@@ -176,7 +177,7 @@ def test_the_start_runs_as_written(tmp_path):
     assert "the drill is over" in said or "slot.promote" in said
 
 
-def missing(program):
+def absent(program):
     names = re.findall(r"^(?:from|import) (\w+)", program, re.MULTILINE)
     return [name for name in names if importlib.util.find_spec(name) is None]
 

@@ -8,6 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.dialects.base import TokenCounts
@@ -132,12 +136,8 @@ def test_a_trace_context_goes_on_to_the_provider_without_any_exporter(tmp_path, 
 
 
 def test_a_call_is_one_span_in_the_clients_trace(tmp_path, upstream, backup):
-    export = pytest.importorskip("opentelemetry.sdk.trace.export")
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
     exporter, tracing = InMemorySpanExporter(), TracerProvider()
-    tracing.add_span_processor(export.SimpleSpanProcessor(exporter))
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
     upstream.script = Script((Reply(text="Hi"), Reply(fault=Fault("status", status=400))))
     with gateway(tmp_path, upstream, backup) as running:
         telemetry = Telemetry(tracing, running.config.providers)
@@ -178,7 +178,6 @@ def test_the_standard_variables_decide(environ, found):
 
 
 def test_an_exporter_that_is_not_known_is_refused_at_the_start():
-    pytest.importorskip("opentelemetry.sdk.trace")
     with pytest.raises(ConfigError, match="OTEL_TRACES_EXPORTER: found 'zipkin'; expected otlp, console or none"):
         check_environment({"OTEL_TRACES_EXPORTER": "zipkin"})
 
@@ -189,8 +188,6 @@ def test_a_trace_state_is_passed_on_only_beside_a_sound_parent():
 
 
 def test_spans_reach_a_collector_that_only_the_environment_names(monkeypatch):
-    trace_pb = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     bodies = []
 
     class Collector(BaseHTTPRequestHandler):
