@@ -91,7 +91,8 @@ class GatewayFiles:
             "spool": "spool",
             "prices": "prices.yaml",
             # What is said in the desk is made up; there is nothing to redact, and training wants it as it was.
-            "recording": {"store": "../traces.db", "redact": False},
+            # Sessions are written while others go on: a process that waits until the end leaves a core idle.
+            "recording": {"store": "../traces.db", "redact": False, "idle_s": 5.0},
             "logs": {"calls": False},
             "providers": {name: {"type": "openai-compatible", "base_url": url} for name, url in providers.items()},
             "slots": [
