@@ -353,7 +353,7 @@ def recorded_call(record: CallRecord, request: ChatRequest) -> RecordedCall:
     return RecordedCall(
         prompt=request.messages,
         reply=(answer,) if has_reply and answer is not None else (),
-        catalog_id=catalog_id_of(request.tools),
+        catalog_id=_catalog_id(request.tools),
         created_at=started,
         call=ModelCall(
             call_id=record.call_id,
@@ -376,6 +376,24 @@ def recorded_call(record: CallRecord, request: ChatRequest) -> RecordedCall:
         ),
         meta=meta,
     )
+
+
+def _catalog_id(tools: tuple[Tool, ...]) -> str:
+    """``catalog_id_of``, remembered: a harness offers the same tools on every call."""
+    try:
+        text = msgspec.msgpack.encode(tools)
+    except (OverflowError, msgspec.MsgspecError, UnicodeEncodeError):
+        return catalog_id_of(tools)
+    known = _catalog_ids.get(text)
+    if known is None:
+        if len(_catalog_ids) >= _MAX_CATALOGS:
+            _catalog_ids.clear()
+        known = _catalog_ids[text] = catalog_id_of(tools)
+    return known
+
+
+_catalog_ids: dict[bytes, str] = {}
+_MAX_CATALOGS = 64
 
 
 def _tokens(record: CallRecord) -> tuple[CallTokens | None, bool]:
