@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 import yaml
+from tests.gateway.conftest import saying
 
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.store import ControlStore
@@ -18,6 +19,11 @@ from firstchair.testing.gateway_server import provider, running_gateway
 from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
 
 SLOT = {"slot": "main", "match": ["claude-*"], "primary": {"provider": "up", "model": "m"}}
+TRIED = {
+    "slot": "tried",
+    "primary": {"provider": "up", "model": "m"},
+    "canary": {"route": {"provider": "up", "model": "c"}, "percent": 50},
+}
 PATHS = ("/v1/chat/completions", "/v1/messages")
 HELLO = {"model": "main", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
 SECRET = "sk-ant-api03-CANARYCANARYCANARYCANARY"
@@ -30,7 +36,7 @@ def running(tmp_path_factory):
         running_gateway(
             tmp_path_factory.mktemp("gateway"),
             {"up": provider(upstream.base_url)},
-            [SLOT],
+            [SLOT, TRIED],
             limits={"max_body_mb": 1},
         ) as gateway,
     ):
@@ -78,6 +84,14 @@ def test_a_body_that_is_no_request_is_refused(running, path, content):
     asked = len(running.upstream.requests)
     check_refusal(post(running, path, content), path)
     assert len(running.upstream.requests) == asked
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("messages", [["a", "b"], [None, None], [1], [[], {}], [{"role": []}, {}]])
+def test_messages_of_any_form_can_be_drawn_for_a_canary(running, path, messages):
+    """The draw looks at the conversation's beginning, before anybody has checked it."""
+    response = post(running, path, json.dumps({**HELLO, "model": "tried", "messages": messages}))
+    assert response.status_code in (200, 400)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -142,12 +156,29 @@ def test_what_is_not_here_is_not_found(running):
     assert httpx.get(running.url + "/v1/messages", headers={"x-api-key": running.key}).status_code == 405
 
 
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("/messages", "the base URL of this client ends in /v1"),
+        ("/v1/v1/messages", "the base URL of this client goes without /v1"),
+        ("/chat/completions", "the base URL of this client ends in /v1"),
+        ("/v1/embeddings", "calls go to /v1/chat/completions, /v1/responses, /v1/messages"),
+    ],
+)
+def test_a_wrong_base_url_is_told_with_the_right_one_and_is_no_missing_model(running, path, fix):
+    response = httpx.post(running.url + path, json=HELLO, headers={"x-api-key": running.key})
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert error["message"] == f"there is no POST {path} here; {fix}"
+    assert error.get("code") == (None if "messages" in path else "unknown_url")
+
+
 def test_both_sdks_list_the_models(running):
     chat = openai.OpenAI(base_url=running.url + "/v1", api_key=running.key)
-    assert [model.id for model in chat.models.list()] == ["main"]
+    assert [model.id for model in chat.models.list()] == ["main", "tried"]
     assert chat.models.retrieve("claude-sonnet-4-6").id == "claude-sonnet-4-6"
     messages = anthropic.Anthropic(base_url=running.url, api_key=running.key)
-    assert [model.id for model in messages.models.list()] == ["main"]
+    assert [model.id for model in messages.models.list()] == ["main", "tried"]
     with pytest.raises(openai.NotFoundError):
         chat.models.retrieve("nobody")
 
@@ -266,3 +297,13 @@ def test_tokens_are_counted_by_anthropic_or_refused(tmp_path, upstream):
         response = post(running, "/v1/messages/count_tokens", body)
         check_refusal(response, "/v1/messages")
         assert "no tokenizer" in response.json()["error"]["message"]
+
+
+def test_our_own_refused_key_is_no_fault_of_who_counts_tokens(tmp_path):
+    refusal = json.dumps({"type": "error", "error": {"type": "authentication_error", "message": "bad key"}}).encode()
+    answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%s" % (len(refusal), refusal)
+    with (
+        saying(answer) as url,
+        running_gateway(tmp_path, {"up": provider(url, "anthropic")}, [SLOT]) as running,
+    ):
+        check_refusal(post(running, "/v1/messages/count_tokens", json.dumps(HELLO)), "/v1/messages", 502)

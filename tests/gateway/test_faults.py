@@ -2,17 +2,20 @@
 
 import json
 import socket
+import threading
 import time
 
 import anthropic
 import httpx
 import openai
 import pytest
+from tests.gateway.conftest import saying
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from firstchair.chat.messages import ToolCall
 from firstchair.gateway.dialects.base import FailureKind
 from firstchair.gateway.records import Outcome
+from firstchair.gateway.spool import losses_of
 from firstchair.testing.gateway_server import provider, running_gateway
 from firstchair.testing.scripted_upstream import Fault, Raw, Reply, Script
 
@@ -86,19 +89,12 @@ STREAM_ONLY = [
 ]
 
 
-# A whole answer that hangs takes the total timeout with it: there is no time left for another route.
-EITHER_WAY = [
-    pytest.param(fault, kind, stream, id=f"{fault.kind}-{kind}-{'stream' if stream else 'whole'}")
-    for fault, kind in BEFORE_CONTENT
-    for stream in (False, True)
-    if stream or kind is not FailureKind.TIMEOUT
-]
-
-
-@pytest.mark.parametrize(("fault", "kind", "stream"), EITHER_WAY)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("fault", "kind"), BEFORE_CONTENT, ids=lambda value: getattr(value, "kind", value))
 def test_a_failure_before_the_content_falls_back_unseen(tmp_path, upstream, backup, fault, kind, stream):
     upstream.script = Script((Reply(text="lost", fault=fault),))
-    with gateway(tmp_path, upstream, backup) as running:
+    hangs = {"slot": {"timeouts": {**TIMEOUTS, "answer_s": 0.3}}} if kind is FailureKind.TIMEOUT else {}
+    with gateway(tmp_path, upstream, backup, **hangs) as running:
         response = chat(running, stream=stream)
         assert response.status_code == 200
         said = texts(response)[0] if stream else response.json()["choices"][0]["message"]["content"]
@@ -271,6 +267,15 @@ def test_elsewhere_a_malformed_call_is_counted_and_passed_on(tmp_path, upstream)
         assert running.records()[0].malformed_calls == 1
 
 
+def test_a_full_spool_loses_records_that_are_counted_and_no_call(tmp_path, upstream):
+    recording = {"store": str(tmp_path / "traces.db"), "max_spool_gb": 1e-7, "fsync": "interval"}
+    with gateway(tmp_path, upstream, recording=recording) as running:
+        assert any(thread.name == "spool-w0" for thread in threading.enumerate()), "nobody syncs now and then"
+        assert chat(running).status_code == 200
+    (losses,) = losses_of(tmp_path / "spool")
+    assert losses.lost == {"cap": 1}
+
+
 def test_a_redirect_is_not_followed(tmp_path, upstream, backup):
     upstream.script = Script(
         (Raw(body=b"", status=307, headers={"location": backup.base_url + "/v1/chat/completions"}),)
@@ -363,3 +368,26 @@ def test_what_a_translation_drops_is_told_in_header_and_record(tmp_path, upstrea
         assert response.status_code == 200
         assert "seed" in response.headers["x-firstchair-dropped"]
         assert any("seed" in name for name in running.records()[0].dropped)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_provider_that_does_not_hang_up_behind_its_end_holds_nobody_and_has_not_failed(tmp_path, path):
+    events = (
+        b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+        b"data: [DONE]\n\n"
+    )
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer += b"%x\r\n%s\r\n" % (len(events), events)
+    slot = {"slot": "main", "primary": {"provider": "up", "model": "m"}, "timeouts": {"idle_s": 60, "total_s": 60}}
+    breaker = {"failures": 1}
+    with (
+        saying(answer) as url,
+        running_gateway(tmp_path, {"up": provider(url)}, [slot], breaker=breaker) as running,
+    ):
+        body = {"model": "main", "max_tokens": 5, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        for _ in range(2):
+            response = httpx.post(running.url + path, json=body, headers={"x-api-key": running.key}, timeout=20)
+            assert response.status_code == 200
+            assert "error" not in response.text
+            running.wait_until(lambda: running.worker.running == 0)
+        assert [record.outcome for record in running.records(2)] == [Outcome.OK, Outcome.OK]

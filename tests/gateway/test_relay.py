@@ -33,6 +33,23 @@ def test_events_are_cut_whole_whatever_the_networks_cuts(newline, size):
     assert all(piece.endswith(newline * 2) for piece in pieces)
 
 
+def test_lines_and_blank_lines_may_end_differently():
+    data = b"".join(WHOLE)
+    for ends in (b"\n\r\n", b"\r\n\n"):
+        mixed = data.replace(b"\n\n", ends)
+        assert [len(EventCutter().feed(mixed)), EventCutter().feed(mixed)[-1]] == [len(WHOLE), b"data: [DONE]" + ends]
+        stream = relay(hide_usage=True)
+        assert stream.feed(mixed) == mixed.replace(USAGE.replace(b"\n\n", ends), b"")
+
+
+def test_what_comes_behind_the_end_goes_nowhere():
+    stream = relay()
+    assert stream.feed(b"".join(WHOLE)) == b"".join(WHOLE)
+    assert stream.feed(chunk()) == b""
+    assert stream.close() == b""
+    assert stream.failure is None
+
+
 def test_an_event_without_end_is_a_fault():
     cutter = EventCutter(limit=100)
     with pytest.raises(StreamFault):

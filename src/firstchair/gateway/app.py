@@ -23,7 +23,7 @@ from firstchair.gateway.control.slots import SlotConfig, is_glob
 from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, FailureKind, TokenCounts
 from firstchair.gateway.ending import Ending
-from firstchair.gateway.exchange import Exchange
+from firstchair.gateway.exchange import Exchange, shown
 from firstchair.gateway.limits import Reservation
 from firstchair.gateway.outbound import encoded
 from firstchair.gateway.records import Outcome
@@ -40,6 +40,8 @@ CALLS: Mapping[str, DialectName] = {
 }
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
+NO_PATH = "unknown_url"
+"""``code`` of an error about the address, as OpenAI calls it."""
 _decode = msgspec.json.Decoder().decode
 
 
@@ -229,7 +231,7 @@ class GatewayApp:
         if slot is None:
             raise refuse(
                 FailureKind.NOT_FOUND,
-                f"no slot answers for the model {model[:256]!r}; see GET {MODELS}",
+                _no_slot(model),
                 param="model",
             )
         call.slot, call.slot_version = slot, snapshot.slot_version(slot.slot)
@@ -268,7 +270,7 @@ class GatewayApp:
     async def _other(self, method: str, path: str, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         headers = _headers(scope)
         client = Client(send, new_call_id())
-        anthropic = b"anthropic-version" in headers or path.startswith("/v1/messages")
+        anthropic = b"anthropic-version" in headers or "/messages" in path
         dialect = self._worker.dialects["anthropic" if anthropic else "openai"]
         try:
             self._check_headers(scope)
@@ -278,11 +280,11 @@ class GatewayApp:
                 self._key(headers)
                 await client.answer(200, encoded(self._models(path.removeprefix(MODELS).removeprefix("/"))))
             elif path in CALLS or path in (COUNT_TOKENS, MODELS):
-                await client.answer(405, encoded(dialect.write_failure(_unknown(method, path), request_id="")[1]))
+                await client.answer(405, encoded(_told(dialect, _unknown(method, path))[1]))
             else:
                 raise Refused(_unknown(method, path))
         except Refused as refused:
-            status, body = dialect.write_failure(refused.failure, request_id=new_call_id())
+            status, body = _told(dialect, refused.failure)
             await client.answer(status, encoded(body))
         except Left:
             self._worker.count("left_early")
@@ -293,7 +295,7 @@ class GatewayApp:
         names = {name for slot in snapshot.slots for name in (slot.slot, *slot.match) if not is_glob(name)}
         if only:
             if snapshot.slot_for(only) is None:
-                raise refuse(FailureKind.NOT_FOUND, f"no slot answers for the model {only[:256]!r}; see GET {MODELS}")
+                raise refuse(FailureKind.NOT_FOUND, _no_slot(only))
             return _model(only)
         rows = [_model(name) for name in sorted(names)]
         ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]} if rows else {"first_id": None, "last_id": None}
@@ -317,7 +319,7 @@ class GatewayApp:
                 raise Refused(answered)
             status, raw = answered
             if status != 200:
-                raise Refused(upstream.hidden(dialect.read_failure(status, {}, raw)))
+                raise Refused(shown(upstream.hidden(dialect.read_failure(status, {}, raw))))
             await client.answer(200, raw)
             return
         if counter is None:
@@ -346,8 +348,30 @@ def _headers(scope: dict[str, Any]) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
+def _no_slot(model: str) -> str:
+    return f"no slot answers for the model {model[:256]!r}; add it to the `match` of a slot, or see GET {MODELS}"
+
+
 def _unknown(method: str, path: str) -> Failure:
-    return Failure(kind=FailureKind.NOT_FOUND, message=f"there is no {method} {path[:200]} here")
+    """What nobody answers, with what is most often wrong: the base URL."""
+    if path in CALLS or path in (COUNT_TOKENS, MODELS):
+        fix = f"use {'GET' if path == MODELS else 'POST'}"
+    elif path.startswith("/v1/v1/"):
+        fix = "the base URL of this client goes without /v1"
+    elif f"/v1{path}" in CALLS or f"/v1{path}" in (COUNT_TOKENS, MODELS):
+        fix = "the base URL of this client ends in /v1"
+    else:
+        fix = f"calls go to {', '.join(CALLS)}"
+    return Failure(
+        kind=FailureKind.NOT_FOUND, message=f"there is no {method} {path[:200]} here; {fix}", native=NO_PATH
+    )
+
+
+def _told(dialect: Dialect, failure: Failure) -> tuple[int, dict[str, Any]]:
+    status, body = dialect.write_failure(failure, request_id=new_call_id())
+    if failure.native == NO_PATH and "code" in body["error"]:
+        body["error"]["code"] = NO_PATH  # a wrong address is no missing model
+    return status, body
 
 
 def _model(name: str) -> dict[str, Any]:

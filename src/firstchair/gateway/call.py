@@ -68,8 +68,9 @@ class Call:
             return self.session
         turns = self.body.get("messages", self.body.get("input"))
         first = turns[:2] if isinstance(turns, list) else turns
-        if isinstance(first, list) and len(first) == 2 and first[0].get("role") not in ("system", "developer"):
-            first = first[:1]
+        if isinstance(first, list) and len(first) == 2:
+            opens = isinstance(first[0], dict) and first[0].get("role") in ("system", "developer")
+            first = first if opens else first[:1]
         begin = encoded([self.body.get("system", self.body.get("instructions")), first])
         return hashlib.sha256(begin).hexdigest()
 

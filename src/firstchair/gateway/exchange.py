@@ -64,6 +64,7 @@ class Exchange:
         self._relay: StreamRelay | None = None
         self._writer: StreamWriter | None = None
         self._sent = False
+        self._answer_s = slot.timeouts.for_answer_s(is_last=True)
         self._dropped: tuple[str, ...] = ()
         self._malformed: tuple[ToolCall, ...] = ()
 
@@ -102,7 +103,9 @@ class Exchange:
         session = call.sticky_session() if self._slot.canary else call.session
         failure: Failure | None = None
         waits: list[float] = []
-        for choice in plan(self._slot, session=session, key_id=call.key_id, call_id=call.id):
+        choices = plan(self._slot, session=session, key_id=call.key_id, call_id=call.id)
+        for choice in choices:
+            self._answer_s = self._slot.timeouts.for_answer_s(is_last=choice is choices[-1])
             breaker = worker.breakers.get(choice.route.provider)
             if breaker is None:
                 failure = Failure(
@@ -205,7 +208,7 @@ class Exchange:
         headers |= call.trace
         timeouts = self._slot.timeouts
         now = self._loop.time()
-        first = min(self._deadline, now + timeouts.first_token_s) if call.stream else self._deadline
+        first = min(self._deadline, now + (timeouts.first_token_s if call.stream else self._answer_s))
         answered: Answered | None = None
         self.ending.asked()
         self._sent, self._relay = True, None
@@ -270,8 +273,10 @@ class Exchange:
             what = f"did not finish within {timeouts.total_s:g} s"
         elif relay is not None and relay.has_content:
             what = f"went silent for {timeouts.idle_s:g} s"
-        else:
+        elif self._call.stream:
             what = f"gave no content within {timeouts.first_token_s:g} s"
+        else:
+            what = f"gave no whole answer within {self._answer_s:g} s"
         return Failure(kind=FailureKind.TIMEOUT, message=f"provider {choice.route.provider} {what}")
 
     # --- whole answers ----------------------------------------------------------------------------------------------
@@ -345,6 +350,12 @@ class Exchange:
                 failure = await self._passed_on(relay, data)
                 if failure is not None:
                     return failure
+            if relay.ended and relay.failure is None:
+                # Not the provider's end: one that never hangs up must hold no client and is not at fault.
+                clock.reschedule(None)
+                await self._client.end()
+                await answered.finish()
+                return None
             if relay.failure is not None or (self._client.gone and self._drained(relay)):
                 answered.stop()
                 break
@@ -402,7 +413,7 @@ class Exchange:
     async def _give_up(self, failure: Failure) -> None:
         """The client gets the failure: as an error, or as the last event of a stream that has begun."""
         call, client = self._call, self._client
-        shown = _shown(failure)
+        told = shown(failure)
         if client.stalled:
             client.gone = True  # it would not read the error either; the connection is closed
         if client.started:
@@ -412,9 +423,9 @@ class Exchange:
                 return
             await self.ending.write(outcome, 200, failure=failure)
             writer = self._writer or call.dialect.writer(self._as_request(), model=call.model)
-            await client.end(writer.fail(shown))
+            await client.end(writer.fail(told))
             return
-        status, body = call.dialect.write_failure(shown, request_id=call.id)
+        status, body = call.dialect.write_failure(told, request_id=call.id)
         if client.gone:
             outcome = Outcome.CLIENT_DISCONNECTED
         else:
@@ -475,7 +486,8 @@ def _bad(what: str) -> Failure:
     return Failure(kind=FailureKind.BAD_ANSWER, message=f"the provider sent {what}"[:500])
 
 
-def _shown(failure: Failure) -> Failure:
+def shown(failure: Failure) -> Failure:
+    """What the client is told: that a provider refuses the gateway's own key is no fault of the client's."""
     if failure.kind not in _OURS or failure.status is None:
         return failure
     return msgspec.structs.replace(failure, kind=FailureKind.SERVER_ERROR, status=502)

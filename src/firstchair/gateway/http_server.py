@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -22,6 +23,12 @@ LINGER_S = 0.25
 """How long a request that is on its way when the stop begins may take to arrive."""
 KEEPALIVE_S = 75
 """Longer than the idle time after which usual clients and balancers close a connection themselves."""
+OWED_S = 30.0
+"""How long a client may take to send a head, or the rest of a body behind its answer. For a body that is waited for
+there is ``limits.body_timeout_s``."""
+MAX_UNREAD_BYTES = 256 * 1024 * 1024
+"""So much of a body is read and thrown away behind its answer, so that a client which has sent on sees the answer."""
+_UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings"})
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -31,6 +38,20 @@ class BoundedProtocol(HttpToolsProtocol):
     """Of the whole process: clients are told to close their connections."""
     _head_bytes = 0
     _in_head = True
+    _in_message = False
+    _unread_bytes = 0
+    _offered = b""
+    """The request line's method when the client offers an upgrade, which is never taken."""
+    _owing: asyncio.TimerHandle | None = None
+    """Runs while the client owes a head, or the rest of a body that nobody waits for any more."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._owe()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._paid()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -38,17 +59,81 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("request head too large")
                 return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                data = self._fed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if self._in_head and self._owing is None:
+            self._owe()
+
+    def _fed(self, data: bytes) -> bytes:
+        """Give ``data`` to the parser; what it has to be given next.
+
+        The parser stops behind a head that offers an upgrade, and takes the body for the other protocol. The request
+        goes on as if nothing had been offered: Java's HttpClient offers h2c with every first request.
+        """
+        self._offered = b""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._offered == b"CONNECT":
+                raise httptools.HttpParserError("no proxy") from None
+            version = self.parser.get_http_version().encode()
+            head = [b"%s %s HTTP/%s" % (self._offered, self.url, version)]
+            for name, value in self.headers:
+                kept = _without_upgrade(value) if name == b"connection" else value
+                if kept and name not in _UPGRADE_HEADERS:
+                    head.append(b"%s: %s" % (name, kept))
+            self.parser = httptools.HttpRequestParser(self)
+            return b"\r\n".join(head) + b"\r\n\r\n" + data[upgrade.args[0] :]
+        return b""
 
     def on_message_begin(self) -> None:
-        self._in_head = True
+        self._in_head = self._in_message = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
+        self._paid()
+        if self.parser.should_upgrade():
+            self._offered = self.parser.get_method()
+            return
         super().on_headers_complete()
         if self.stopping:
             self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.cycle.response_complete:
+            self._unread_bytes += len(body)
+            if self._unread_bytes > MAX_UNREAD_BYTES:
+                self.transport.close()
+
+    def on_message_complete(self) -> None:
+        if self._offered:
+            return
+        self._in_message = False
+        self._unread_bytes = 0
+        self._paid()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # A client that is refused early may send on for a while: it reads the refusal only when it has sent its body.
+        if self._in_message and self.cycle.response_complete and not self.transport.is_closing():
+            self._owe()
+
+    def _owe(self) -> None:
+        self._paid()
+        self._owing = self.loop.call_later(OWED_S, self.transport.close)
+
+    def _paid(self) -> None:
+        if self._owing is not None:
+            self._owing.cancel()
+            self._owing = None
 
     def shutdown(self) -> None:
         self.stopping = True
@@ -60,6 +145,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _close_if_idle(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
+
+
+def _without_upgrade(value: bytes) -> bytes:
+    """A ``connection`` header without what belongs to an upgrade."""
+    tokens = [token.strip() for token in value.split(b",")]
+    return b", ".join(token for token in tokens if token.lower() not in _UPGRADE_HEADERS)
 
 
 class WorkerServer(uvicorn.Server):

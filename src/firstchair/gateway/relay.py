@@ -27,7 +27,8 @@ from firstchair.gateway.dialects.base import (
 from firstchair.gateway.dialects.collect import Collector
 from firstchair.gateway.dialects.sse import MAX_EVENT_BYTES, SseParser
 
-_BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_BLANK_LINE = re.compile(rb"\r\n\r\n|\n\r\n|\n\n|\r\r")
+"""Some servers end their lines with one and the blank ones with the other."""
 _NO_CHOICES = (b'"choices":[]', b'"choices": []')
 
 
@@ -142,7 +143,7 @@ class StreamRelay:
 
     def _event(self, raw: bytes, *, last: bool = False) -> bytes:
         if self.ended:
-            return raw if self._writer is None else b""
+            return b""
         found = self._parser.feed(raw)
         if last:
             found += self._parser.close()

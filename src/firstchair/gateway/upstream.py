@@ -27,6 +27,8 @@ FORWARDED: Mapping[DialectName, frozenset[bytes]] = {
 """Request headers of the client that go on to a provider of the same dialect. Nothing else does."""
 ANTHROPIC_VERSION: Final = "2023-06-01"
 MAX_ERROR_BYTES: Final = 1 << 20
+LINGER_S: Final = 1.0
+"""How long a provider may keep its connection open behind the last event of a stream."""
 _KEEPALIVE_S: Mapping[str, float] = {"anthropic": 30.0, "openai": 30.0, "openai-compatible": 4.0}
 """How long an idle connection is reused. Python servers close theirs after 5 s; a request must not meet that."""
 
@@ -83,6 +85,15 @@ class Answered:
             if isinstance(error, _errors()):
                 raise StreamFault(_bad(self._provider, "broke off its answer", self.status)) from None
             raise
+
+    async def finish(self) -> None:
+        """Behind an answer that is complete: wait a moment for its end, so that the connection can be used again."""
+        try:
+            async with asyncio.timeout(LINGER_S):
+                async for _ in self.chunks():
+                    pass
+        except (TimeoutError, StreamFault):
+            self.stop()
 
     def stop(self) -> None:
         """Close the connection: the provider stops computing."""

@@ -1,0 +1,119 @@
+"""Connections as clients make them: offers of another protocol, heads without end, bodies nobody waits for."""
+
+import json
+import socket
+
+import pytest
+
+from firstchair.gateway import http_server
+from firstchair.testing.gateway_server import provider, running_gateway
+from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
+
+SLOT = {"slot": "main", "primary": {"provider": "up", "model": "m"}}
+MESSAGES = [{"role": "user", "content": "Hi"}]
+HELLO = json.dumps({"model": "main", "max_tokens": 5, "messages": MESSAGES}).encode()
+LENGTH = len(HELLO)
+H2C = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with (
+        scripted_upstream(Script((Reply(text="Hello."),))) as upstream,
+        running_gateway(tmp_path_factory.mktemp("gateway"), {"up": provider(upstream.base_url)}, [SLOT]) as gateway,
+    ):
+        gateway.upstream = upstream
+        yield gateway
+
+
+def connected(running):
+    host, port = running.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def head(running, more="", *, key=None, length=LENGTH, line="POST /v1/messages HTTP/1.1"):
+    return f"{line}\r\nhost: x\r\nx-api-key: {key or running.key}\r\n{more}content-length: {length}\r\n\r\n".encode()
+
+
+def to_the_end(raw):
+    return b"".join(iter(lambda: raw.recv(65_536), b""))
+
+
+@pytest.mark.parametrize("cut", [0, 40, 150, 330, 350], ids=str)
+def test_an_offer_of_http_2_is_passed_over_and_the_body_read(running, cut):
+    """Java's HttpClient offers h2c with every first request; its body is an ordinary one."""
+    asked = len(running.upstream.requests)
+    sent = head(running, H2C) + HELLO + head(running, "connection: close\r\n") + HELLO
+    with connected(running) as raw:
+        raw.sendall(sent[:cut])
+        raw.sendall(sent[cut:])
+        answer = to_the_end(raw)
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert [seen.body["messages"] for seen in running.upstream.requests[asked:]] == 2 * [
+        json.loads(HELLO)["messages"]
+    ]
+
+
+def test_an_offer_with_a_chunked_body_and_a_close_is_read_too(running):
+    more = H2C.replace("connection: Upgrade", "connection: close, Upgrade")
+    sent = head(running, more).replace(b"content-length: %d" % LENGTH, b"transfer-encoding: chunked")
+    with connected(running) as raw:
+        raw.sendall(sent + b"%x\r\n%s\r\n0\r\n\r\n" % (LENGTH, HELLO))
+        assert to_the_end(raw).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_thousand_offers_at_once_are_a_thousand_requests(running):
+    sent = head(running, H2C, line="GET /healthz HTTP/1.1", length=0) * 1000
+    with connected(running) as raw:
+        raw.sendall(sent + head(running, "connection: close\r\n", line="GET /healthz HTTP/1.1", length=0))
+        assert to_the_end(raw).count(b"HTTP/1.1 200 ") == 1001
+
+
+def test_a_gateway_is_no_proxy(running):
+    for target in ("example.org:443", "/v1/messages"):
+        with connected(running) as raw:
+            raw.sendall(head(running, line=f"CONNECT {target} HTTP/1.1") + HELLO)
+            assert to_the_end(raw).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("before", [b"", b"POST /v1/messages HTTP/1.1\r\nx: "], ids=["silent", "half a head"])
+def test_a_head_that_never_ends_is_not_waited_for(running, monkeypatch, before):
+    monkeypatch.setattr(http_server, "OWED_S", 0.05)
+    with connected(running) as raw:
+        raw.sendall(before)
+        assert to_the_end(raw) == b""
+
+
+def test_the_second_head_of_a_connection_is_not_waited_for_either(running, monkeypatch):
+    monkeypatch.setattr(http_server, "OWED_S", 0.05)
+    with connected(running) as raw:
+        raw.sendall(head(running, line="GET /healthz HTTP/1.1", length=0) + b"GET /healthz HT")
+        assert to_the_end(raw).count(b"HTTP/1.1 200 ") == 1
+
+
+def test_a_refused_body_that_trickles_on_is_not_waited_for(running, monkeypatch):
+    monkeypatch.setattr(http_server, "OWED_S", 0.05)
+    with connected(running) as raw:
+        raw.sendall(head(running, key="fc_wrong", length=1_000_000) + b"x")
+        assert to_the_end(raw).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_refused_body_without_end_is_cut_off(running, monkeypatch):
+    monkeypatch.setattr(http_server, "MAX_UNREAD_BYTES", 1_000_000)
+    sent = head(running, key="fc_wrong").replace(b"content-length: %d" % LENGTH, b"transfer-encoding: chunked")
+    with connected(running) as raw, pytest.raises(ConnectionError):
+        raw.sendall(sent)
+        for _ in range(1000):
+            raw.sendall(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+
+
+def test_a_slow_but_honest_client_is_waited_for(running, monkeypatch):
+    """The clock of the head stops with the head, and starts anew with the next one."""
+    monkeypatch.setattr(http_server, "OWED_S", 0.3)
+    with connected(running) as raw:
+        for _ in range(3):
+            raw.sendall(head(running) + HELLO[:10])
+            running.wait_until(lambda: running.worker.running == 1)
+            raw.sendall(HELLO[10:])
+            answer = raw.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
