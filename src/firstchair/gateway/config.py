@@ -20,6 +20,7 @@ from firstchair.core.config import Strict, load_recipe
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.slots import Name, Route, SlotConfig
 from firstchair.gateway.dialects.base import DialectName
+from firstchair.gateway.spool import FsyncPolicy
 
 ProviderType = Literal["anthropic", "openai", "openai-compatible"]
 
@@ -228,6 +229,13 @@ class Recording(Strict):
     """And at the latest so long after a call, while further ones arrive."""
     max_branches: int = Field(default=10_000, ge=1)
     """Open branches of sessions in memory; the least recently used are written first when there are more."""
+    max_spool_gb: float = Field(default=4.0, gt=0, le=100_000)
+    """Size of the whole spool folder's segments; beyond it records are lost, counted (``cap``), and calls go on."""
+    fsync: FsyncPolicy = "never"
+    """When the spool is made to reach the disk. A killed process loses nothing either way; a power cut may take
+    what the kernel had not written yet, some 30 s (``never``), what came since ``fsync_interval_s`` (``interval``),
+    or nothing (``always``: every call waits for the disk)."""
+    fsync_interval_s: float = Field(default=1.0, gt=0, le=3600)
     keep_days: float | None = Field(default=None, gt=0)
     """How long calls are kept byte for byte beside their sessions; ``null``: for ever. Ledger and sessions stay."""
 

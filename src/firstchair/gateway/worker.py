@@ -77,7 +77,13 @@ class Worker:
         recording = self.config.recording
         hook = load_hook(recording.redact_hook) if recording.redact_hook else None
         return Recorder(
-            SpoolWriter(self.config.spool, self.name),
+            SpoolWriter(
+                self.config.spool,
+                self.name,
+                fsync=recording.fsync,
+                fsync_interval_s=recording.fsync_interval_s,
+                max_bytes=int(recording.max_spool_gb * 1e9),
+            ),
             Redactor(patterns=recording.patterns, hook=hook) if recording.redact else None,
             keep_content=recording.on,
         )

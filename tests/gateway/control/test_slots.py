@@ -22,6 +22,13 @@ GPT = Route(provider="openai", model="gpt-5")
 SMALL = Route(provider="local", model="small/4b")
 
 
+def test_one_try_of_a_whole_answer_leaves_time_for_the_next_route():
+    assert Timeouts(total_s=100).for_answer_s(is_last=False) == 50
+    assert Timeouts(total_s=100).for_answer_s(is_last=True) == 100
+    assert Timeouts(total_s=100, answer_s=70).for_answer_s(is_last=False) == 70
+    assert Timeouts(total_s=100, answer_s=70).for_answer_s(is_last=True) == 70
+
+
 def slot(name: str, *match: str, **fields: object) -> SlotConfig:
     return SlotConfig(**{"slot": name, "match": match, "primary": CLAUDE, **fields})
 
@@ -79,6 +86,7 @@ def test_two_slots_that_claim_one_name_are_refused_by_name():
         ({"match": ["x\r\ny"]}, "match.0", "printable"),
         ({"match": ["x", "x"]}, "match", "'x' stands twice"),
         ({"timeouts": {"first_token_s": 20, "total_s": 10}}, "timeouts", r"first_token_s \(20\) must not be above"),
+        ({"timeouts": {"answer_s": 700}}, "timeouts", r"answer_s \(700\) must not be above"),
         ({"timeouts": {"connect_s": 0}}, "timeouts.connect_s", "greater than 0"),
         ({"counterfactual": "claude"}, "counterfactual", "expected PROVIDER/MODEL"),
         ({"fallback": []}, "fallback", "did you mean fallbacks"),

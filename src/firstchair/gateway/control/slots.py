@@ -110,18 +110,27 @@ class Timeouts(Strict):
     """Until the first content; then the next route is tried."""
     idle_s: Seconds = 60.0
     """Between two events of a stream."""
+    answer_s: Seconds | None = None
+    """One try of a whole answer (``stream`` off); then the next route is tried. ``None``: half of ``total_s`` while
+    another route is left, which then has the other half, else all of it."""
     total_s: Seconds = 600.0
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        for name in ("connect_s", "first_token_s"):
+        for name in ("connect_s", "first_token_s", "answer_s"):
             value = getattr(self, name)
-            if value > self.total_s:
+            if value is not None and value > self.total_s:
                 raise ValueError(
                     f"{name} ({value:g}) must not be above total_s ({self.total_s:g}); "
                     "lower the first or raise the second"
                 )
         return self
+
+    def for_answer_s(self, *, is_last: bool) -> float:
+        """Seconds for one try of a whole answer; ``is_last``: no route is left after this one."""
+        if self.answer_s is not None:
+            return self.answer_s
+        return self.total_s if is_last else self.total_s / 2
 
 
 class Retries(Strict):
