@@ -65,5 +65,5 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text):
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="no such recipe"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_recipe(Recipe, tmp_path / "none.yaml")

@@ -34,7 +34,7 @@ def load_recipe(model: type[Model], path: Path | None, overrides: Sequence[str] 
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise ConfigError(f"{path}: no such recipe; check the path") from None
+            raise ConfigError(f"{path}: no such file; check the path") from None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from None
         except UnicodeDecodeError as error:

@@ -131,7 +131,8 @@ class Provider(Strict):
             value = os.environ.get(self.api_key_env, "").strip()
             if not value:
                 raise ConfigError(
-                    f"providers.{name}.api_key_env: {self.api_key_env} is not set; export it before the start"
+                    f"providers.{name}.api_key_env: {self.api_key_env} is not set; export it before the start, "
+                    "or take the provider and its routes out of the file"
                 )
             where = self.api_key_env
         elif self.api_key_file is not None:
@@ -327,6 +328,8 @@ def is_loopback(host: str) -> bool:
 
 def load_config(path: Path | None, overrides: tuple[str, ...] = ()) -> GatewayConfig:
     """``gateway.yaml``; relative paths count from the file's folder. Raises ``ConfigError``."""
+    if path is not None and not path.exists():
+        raise ConfigError(f"{path}: no such file; begin with the one in docs/gateway.md, or name yours with --config")
     config = load_recipe(GatewayConfig, path, overrides)
     return _anchored(config, path.parent) if path is not None else config
 
