@@ -106,7 +106,8 @@ def test_compose_waits_for_the_drain_and_asks_the_port_that_is_served():
     gateway, config = compose()["services"]["gateway"], load_config(DEPLOY / "gateway.compose.yaml")
     assert int(gateway["stop_grace_period"].removesuffix("s")) > longest_stop_s(config)
     assert f":{config.listen.port}/readyz" in gateway["healthcheck"]["test"][-1]
-    assert gateway["ports"][0].endswith(f":{config.listen.port}")
+    assert gateway["ports"] == [f"127.0.0.1:{port}:{port}" for port in (config.listen.port, config.listen.admin_port)]
+    assert config.listen.admin_host == config.listen.host
     compile(gateway["healthcheck"]["test"][-1], "healthcheck", "exec")
 
 
