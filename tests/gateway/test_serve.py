@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from firstchair.gateway.control.keys import KeyLimits
+from firstchair.gateway.control.slots import Route
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import decode_record
 from firstchair.gateway.serve import _outlive_nobody
@@ -150,6 +151,42 @@ def test_what_a_gateway_that_is_gone_had_set_aside_counts_as_spent_after_the_nex
     with served(tmp_path, upstream), ControlStore.open(path) as store:
         spend = store.spend(key.key_id)
         assert (spend.spent_nano, spend.reserved_nano) == (60, 0)
+
+
+STOPPED_AT_BIRTH = """
+import os, signal, socket, time
+from firstchair.gateway.serve import _Child, _Parent
+parent = _Parent(None, socket.socket(), [])
+signal.signal(signal.SIGTERM, parent._stop_asked)
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+pid = parent._fork(_Child("w0", lambda parent_fd: time.sleep(60)))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_stop_that_reaches_a_process_at_its_birth_is_not_lost():
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_BIRTH], capture_output=True, text=True, timeout=WAIT_S, check=True
+    )
+    assert done.stdout == f"{-signal.SIGTERM}\n", done.stderr
+
+
+def test_a_slot_that_was_edited_in_the_file_is_named_when_the_database_has_another(tmp_path, upstream):
+    first = {"slot": "main", "match": ["claude-*"], "primary": {"provider": "up", "model": "a"}}
+    second = {"slot": "second", "primary": {"provider": "up", "model": "b"}}
+    with served(tmp_path, upstream, slots=[first]) as gateway:
+        gateway.stop()
+        assert "slots_not_applied" not in {line["event"] for line in gateway.lines}
+    with ControlStore.open(tmp_path / "gateway.db") as store:
+        store.promote("main", Route(provider="up", model="c"), who="ann", override="it is better")
+    with served(tmp_path, upstream, slots=[first, second]) as gateway:
+        line = gateway.event("slots_not_applied")
+        gateway.stop()
+    assert line["slots"] == ["second"]  # the promoted one stands in the file as it was then
+    assert "firstchair gateway slots set FILE" in line["text"]
+    with served(tmp_path, upstream, slots=[{**first, "match": ["gpt-*"]}]) as gateway:
+        assert gateway.event("slots_not_applied")["slots"] == ["main"]
+        gateway.stop()
 
 
 def test_a_worker_that_dies_is_started_again(tmp_path, upstream):

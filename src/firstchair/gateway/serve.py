@@ -103,6 +103,7 @@ def serve(config: GatewayConfig) -> int:
     children.insert(0, _Child("sink", _sink_main(config)))
     children.append(_Child("admin", admin_main(config, admin, listener)))
     parent = _Parent(config, listener, children)
+    parent.heed_signals()
     log("listening", host=host, port=port, admin_port=admin.getsockname()[1], workers=config.workers)
     return parent.run()
 
@@ -181,11 +182,14 @@ class _Parent:
         os.set_blocking(self._wake_write, False)
         self._stops = 0
 
-    def run(self) -> int:
+    def heed_signals(self) -> None:
+        """From here on a stop is an orderly one."""
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop_asked)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> int:
         while not self._stops:
             self._start_missing()
             self._wait(self._next_start())
@@ -204,8 +208,11 @@ class _Parent:
 
     def _fork(self, child: _Child) -> int:
         sys.stderr.flush()
+        # A stop that reaches the child while it still has the parent's handlers would be lost.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return pid
         code = 1
         try:
@@ -214,6 +221,7 @@ class _Parent:
                 signal.signal(number, signal.SIG_DFL)
             # Ctrl-C reaches the whole group; the parent alone decides about the order.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for fd in (self._life_write, self._wake_read, self._wake_write):
                 os.close(fd)
             if child.is_sink:
