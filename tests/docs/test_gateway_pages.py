@@ -21,7 +21,7 @@ from firstchair.gateway.breaker import TRIPS
 from firstchair.gateway.control.slots import Retries
 from firstchair.gateway.dialects.base import Failure, FailureKind
 from firstchair.gateway.dialects.failures import anthropic_error, openai_error
-from firstchair.gateway.exchange import _shown
+from firstchair.gateway.exchange import shown
 from firstchair.testing.scripted_upstream import scripted_upstream
 
 ROOT = Path(__file__).parents[2]
@@ -83,10 +83,10 @@ def test_a_row_says_what_a_failure_leads_to(kind):
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_row_says_what_each_client_sees(kind):
     openai, anthropic = ROWS[kind.value][-2:]
-    shown = _shown(Failure(kind=kind, message="x", status=401))
-    status, body = openai_error(shown)
+    told = shown(Failure(kind=kind, message="x", status=401))
+    status, body = openai_error(told)
     assert openai == f"{status if kind is not FailureKind.BAD_REQUEST else 400} `{body['error']['type']}`"
-    status, body = anthropic_error(shown)
+    status, body = anthropic_error(told)
     assert anthropic == f"{status if kind is not FailureKind.BAD_REQUEST else 400} `{body['error']['type']}`"
 
 
