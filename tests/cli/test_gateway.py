@@ -202,6 +202,30 @@ def test_the_ledger_sums_up_and_tells_shadow_and_unpriced_calls(gateway, store):
     assert "timeout" in gateway("tail")
 
 
+def test_names_stay_readable_in_a_narrow_terminal(gateway, store, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    asked = {"slot": "", "provider": "", "provider_model": "", "outcome": Outcome.REFUSED, "cost_nano": 0}
+    records = [
+        call(
+            "a", provider="anthropic", provider_model="claude-sonnet-4-6", usage=TokenCounts(input=10, cache_read=9)
+        ),
+        call("b", requested_model="claude-opus-4-6", failure=FailureKind.NOT_FOUND, **asked),
+    ]
+    with store.transaction() as connection:
+        insert_records(connection, records)
+    table = gateway("ledger", "--by", "model")
+    assert "claude-sonnet-4-6" in table
+    assert "cached" in table
+    assert "written" not in table  # nothing was
+    assert "written" in gateway("ledger", "--wide")
+    listed = gateway("tail")
+    assert "anthropic/claude-sonnet-4-6" in listed
+    assert "(for claude-opus-4-6)" in listed
+    assert "not_found" in listed
+    monkeypatch.delenv("TEST_ANTHROPIC_KEY")
+    assert "TEST_ANTHROPIC_KEY is not set" in gateway("providers")
+
+
 def test_follow_prints_what_comes_and_ends_with_ctrl_c(gateway, store, monkeypatch):
     rounds = iter(["new", "stop"])
 
@@ -227,7 +251,8 @@ def test_the_database_may_be_named_by_itself(gateway, tmp_path):
     both = ("--db", "other.db", "--config", "gateway.yaml")
     assert "found 'evil'" in gateway("slots", "set", "slot.yaml", *both, code=2)
     (tmp_path / "gateway.yaml").unlink()
-    assert "gateway.yaml: no such recipe" in gateway("slots", "ls", code=2)
+    assert "gateway.yaml: no such file; begin with the one in docs/gateway.md" in gateway("slots", "ls", code=2)
+    assert "other.yaml: no such file" in gateway("slots", "set", "other.yaml", "--db", "other.db", code=2)
 
 
 def test_money_is_printed_and_read_exactly():

@@ -12,7 +12,7 @@ import msgspec
 import typer
 import yaml
 
-from firstchair.cli.tables import Column, counted, number, print_json, print_list
+from firstchair.cli.tables import Column, counted, number, print_json, print_list, shortened
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.config import GatewayConfig
 from firstchair.gateway.control.history import SlotVersion
@@ -27,6 +27,7 @@ from firstchair.traces.times import utc_text
 
 FOLLOW_S = 0.5
 """How often `tail --follow` looks for new calls."""
+NAME_CELLS = 32
 
 
 def usd(nano: int) -> str:
@@ -144,12 +145,14 @@ def print_providers(config: GatewayConfig, *, wide: bool, as_json: bool) -> None
         try:
             key = "none wanted" if provider.secret(name) is None else "there"
         except ConfigError as error:
-            key = str(error).removeprefix(f"providers.{name}.")
+            # What is missing comes first: the end of a long line is cut.
+            field, _, what = str(error).removeprefix(f"providers.{name}.").partition(": ")
+            key = f"{what.partition(';')[0]} ({field})"
         found.append({"name": name, "type": provider.type, "base_url": provider.base_url, "key": key})
     if as_json:
         print_json(found)
         return
-    columns = [Column("provider"), Column("type"), Column("base URL", "middle"), Column("key", "end")]
+    columns = [Column("provider"), Column("type"), Column("base URL", "middle"), Column("key", "end", 36)]
     print_list(columns, [list(one.values()) for one in found], wide=wide)
 
 
@@ -273,7 +276,7 @@ def _print_lines(lines: Sequence[Line], by: str, names: Mapping[str, str], *, ti
         written = line.cache_write_5m + line.cache_write_1h
         rows.append(
             [
-                names.get(line.name, line.name) or "(none)",
+                shown_name(names.get(line.name, line.name) or "(none)", wide=wide),
                 f"{line.calls:,}",
                 f"{line.calls - line.outcomes.get('ok', 0):,}",
                 f"{line.fallbacks:,}",
@@ -285,9 +288,21 @@ def _print_lines(lines: Sequence[Line], by: str, names: Mapping[str, str], *, ti
                 usd(line.saved_nano) if line.compared_calls else "",
             ]
         )
-    columns = [Column(by, "middle"), number("calls"), number("not ok"), number("fallback"), number("input")]
+    columns = [Column(by), number("calls"), number("not ok"), number("fallback"), number("input")]
     columns += [number("cached"), number("written"), number("output"), number("cost $"), number("saved $")]
-    print_list(columns, rows, title=title, wide=wide)
+    # Room for the names: a column that has nothing to tell is left out, unless the whole was asked for.
+    optional = {"fallback", "cached", "written", "saved $"}
+    kept = [
+        place
+        for place, column in enumerate(columns)
+        if wide or column.title not in optional or any(row[place] not in ("", "0") for row in rows)
+    ]
+    print_list([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], title=title, wide=wide)
+
+
+def shown_name(name: str, *, wide: bool) -> str:
+    """A name that is a line's only title: never cut to nothing, whatever the terminal's width."""
+    return name if wide else shortened(name, NAME_CELLS, "middle")
 
 
 def print_calls(calls: Sequence[Mapping[str, Any]], *, wide: bool, as_json: bool) -> None:
@@ -304,10 +319,10 @@ def print_calls(calls: Sequence[Mapping[str, Any]], *, wide: bool, as_json: bool
         tokens_in = call["tokens_input"] + call["tokens_cache_read"] + call["tokens_cache_write_5m"]
         rows.append(
             [
-                _when(call["received_us"]),
+                _when(call["received_us"])[5:],
                 call["slot"],
                 call["variant"],
-                f"{call['provider']}/{call['provider_model']}" if call["provider"] else "",
+                shown_name(_answered_by(call), wide=wide),
                 call["failure"] or call["outcome"],
                 f"{tokens_in + call['tokens_cache_write_1h']:,}",
                 f"{call['tokens_output']:,}",
@@ -315,9 +330,16 @@ def print_calls(calls: Sequence[Mapping[str, Any]], *, wide: bool, as_json: bool
                 f"{call['latency_ms']:,.0f}",
             ]
         )
-    columns = [Column("received (UTC)"), Column("slot", "end", 6), Column("variant"), Column("answered by", "middle")]
-    columns += [Column("outcome", "end"), number("in"), number("out"), number("cost $"), number("ms")]
+    columns = [Column("received (UTC)"), Column("slot", "end", 6), Column("variant"), Column("answered by")]
+    columns += [Column("outcome"), number("in"), number("out"), number("cost $"), number("ms")]
     print_list(columns, rows, wide=wide)
+
+
+def _answered_by(call: Mapping[str, Any]) -> str:
+    """The route; where nobody was asked, the name that the client asked for."""
+    if call["provider"]:
+        return f"{call['provider']}/{call['provider_model']}"
+    return f"(for {call['requested_model']})" if call["requested_model"] else ""
 
 
 def follow_calls(store: ControlStore, after_seq: int, *, slot: str, wide: bool, as_json: bool) -> None:
