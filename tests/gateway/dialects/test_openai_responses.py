@@ -429,6 +429,85 @@ def test_a_conversation_goes_to_chat_completions_and_messages():
     assert messages["tool_choice"]["name"] == "weather"
 
 
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("logprobs", True),
+        ("functions", [{"name": "f"}]),
+        ("function_call", {"name": "f"}),
+        ("audio", {"voice": "x"}),
+        ("modalities", ["text", "audio"]),
+        ("web_search_options", {"x": 1}),
+        ("tool_choice", {"type": "allowed_tools", "allowed_tools": {}}),
+        ("stop", "x"),
+    ],
+)
+def test_what_would_change_the_answer_of_chat_completions_is_refused(field, value):
+    request = OpenAIChat().read_request({"model": "m", "messages": HI, field: value})
+    with pytest.raises(BadRequest) as caught:
+        RESPONSES.write_request(request, Target(model="up"))
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(("field", "value"), [("mcp_servers", [{"url": "x"}]), ("stop_sequences", ["x"])])
+def test_what_would_change_the_answer_of_messages_is_refused(field, value):
+    request = AnthropicMessages().read_request({"model": "m", "messages": HI, field: value})
+    with pytest.raises(BadRequest) as caught:
+        RESPONSES.write_request(request, Target(model="up"))
+    assert caught.value.param == field
+
+
+def test_what_asks_for_nothing_special_crosses_quietly_and_the_rest_is_listed():
+    quiet = {"n": 1, "logprobs": False, "modalities": ["text"], "function_call": "none", "seed": None, "stop": []}
+    request = OpenAIChat().read_request({"model": "m", "messages": HI, **quiet, "frequency_penalty": 0.5})
+    assert RESPONSES.write_request(request, Target(model="up")).dropped == ("frequency_penalty",)
+    config = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    request = AnthropicMessages().read_request({"model": "m", "messages": HI, "output_config": config, "top_k": 3})
+    written = RESPONSES.write_request(request, Target(model="up"))
+    assert written.body["text"]["format"]["schema"] == {"type": "object"}
+    assert written.dropped == ("top_k",)
+
+
+def test_cache_marks_are_listed_wherever_they_stand():
+    mark = {"type": "ephemeral"}
+    text = {"type": "text", "text": "t", "cache_control": mark}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}, "cache_control": mark}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok", "cache_control": mark}
+    request = AnthropicMessages().read_request(
+        {
+            "model": "m",
+            "system": [text, text],
+            "messages": [
+                {"role": "user", "content": [text]},
+                {"role": "assistant", "content": [text, use]},
+                {"role": "user", "content": [result]},
+            ],
+            "tools": [{"name": "f", "input_schema": {"type": "object"}, "cache_control": mark}],
+        }
+    )
+    written = RESPONSES.write_request(request, Target(model="up"))
+    assert set(written.dropped) == {
+        "messages[0].content[0].cache_control",
+        "messages[0].content[1].cache_control",
+        "input[0].content[0].cache_control",
+        "input[1].content.cache_control",
+        "input[2].cache_control",
+        "tools[0].cache_control",
+    }
+    assert "cache_control" not in json.dumps(written.body)
+
+
+def test_a_name_of_a_system_message_is_listed_when_it_becomes_instructions():
+    rows = [{"role": "system", "content": "Be brief.", "name": "boss"}, *HI]
+    request = OpenAIChat().read_request({"model": "m", "messages": rows})
+    written = RESPONSES.write_request(request, Target(model="up"))
+    assert (written.body["instructions"], written.dropped) == ("Be brief.", ("messages[0].name",))
+
+
 def test_a_request_written_for_this_wire_reads_back():
     chat = OpenAIChat().read_request(
         {
@@ -451,13 +530,12 @@ def test_a_request_written_for_this_wire_reads_back():
             ],
             "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
             "max_tokens": 5,
-            "stop": ["x"],
             "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
             "service_tier": "flex",
         }
     )
     written = RESPONSES.write_request(chat, Target(model="up"))
-    assert written.dropped == ("stop",)
+    assert written.dropped == ()
     back = RESPONSES.read_request(written.body)
     assert back.messages == chat.messages
     assert (back.max_tokens, back.response_format) == (5, chat.response_format)

@@ -43,21 +43,21 @@ from firstchair.gateway.dialects.base import (
 from firstchair.gateway.dialects.body import (
     choice_from_openai,
     choice_to_openai,
+    common_fields,
     extra_of,
+    leave_out,
     names_of,
-    need_text,
     refusing,
     said,
     take_bool,
     take_count,
     take_list,
-    take_number,
     take_object,
     take_texts,
     with_fitting_ids,
 )
 from firstchair.gateway.dialects.collect import derived_finish
-from firstchair.gateway.dialects.failures import anthropic_error, read_failure
+from firstchair.gateway.dialects.failures import ProviderErrors, anthropic_error
 from firstchair.gateway.dialects.usage import counts_from_anthropic, counts_to_anthropic
 
 _KNOWN = frozenset(
@@ -77,24 +77,9 @@ _KNOWN = frozenset(
     }
 )
 _ANSWER = frozenset({"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"})
-_NEVER_DROPPED: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "functions": (),
-    "function_call": ("auto", "none"),
-    "logprobs": (False,),
-    "audio": (),
-    "modalities": (["text"],),
-    "web_search_options": (),
-    "tool_choice": (),
-    "conversation": (),
-    "prompt": (),
-    "background": (False,),
-    "previous_response_id": (),
-}
-"""Fields of other dialects that change what the answer is → the values that ask for nothing special."""
 
 
-class AnthropicMessages:
+class AnthropicMessages(ProviderErrors):
     """The dialect; see ``base.Dialect``."""
 
     name: DialectName = "anthropic"
@@ -122,16 +107,13 @@ class AnthropicMessages:
             raise BadRequest("expected enabled, adaptive or disabled", param="thinking.type")
         return ChatRequest(
             dialect="anthropic",
-            model=need_text(body, "model"),
+            **common_fields(body, hottest=1),
             messages=messages,
             tools=tools,
             tool_choice=choice,
             parallel_tool_calls=parallel,
             max_tokens=take_count(body, "max_tokens"),
-            temperature=take_number(body, "temperature", low=0, high=1),
-            top_p=take_number(body, "top_p", low=0, high=1),
             stop=take_texts(body, "stop_sequences"),
-            stream=bool(take_bool(body, "stream")),
             include_usage=True,
             thinking=thinking,
             response_format=_format_in(extra),
@@ -230,9 +212,6 @@ class AnthropicMessages:
     def writer(self, request: ChatRequest, *, model: str) -> StreamWriter:
         return AnthropicWriter(model)
 
-    def read_failure(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-        return read_failure(status, headers, body)
-
     def write_failure(self, failure: Failure, *, request_id: str) -> tuple[int, dict[str, Any]]:
         return anthropic_error(failure, request_id=request_id)
 
@@ -297,14 +276,7 @@ def _extra_out(request: ChatRequest, body: dict[str, Any], dropped: list[str]) -
         return
     if request.response_format is not None:
         _format_out(request.response_format, body, dropped)
-    for key, value in request.extra.items():
-        if not said(value) or (key == "stream_options" and not any(value.values())):
-            continue
-        if key in _NEVER_DROPPED:
-            if value not in _NEVER_DROPPED[key]:
-                raise BadRequest("this target has no such field, and the answer would be another", param=key)
-        else:
-            dropped.append(f"{key}: no such field")
+    leave_out(request, dropped)
 
 
 def _format_out(wanted: Mapping[str, Any], body: dict[str, Any], dropped: list[str]) -> None:

@@ -12,10 +12,28 @@ from firstchair.chat.call_ids import ID_RULES, CallIdMap
 from firstchair.chat.messages import Message, ToolCall
 from firstchair.chat.wire_fields import kind_of
 from firstchair.core.errors import BadRequest, DataError
-from firstchair.gateway.dialects.base import ToolChoice
+from firstchair.gateway.dialects.base import ChatRequest, ToolChoice
 
 MAX_INT = 2**53
 """Integers that every JSON reader keeps exact."""
+OPENAI_SHARED = frozenset({"service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"})
+"""Fields that mean the same in Chat Completions and Responses."""
+_CHANGING: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "functions": (),
+    "function_call": ("auto", "none"),
+    "logprobs": (False,),
+    "audio": (),
+    "modalities": (["text"],),
+    "web_search_options": (),
+    "tool_choice": (),
+    "mcp_servers": (),
+    "conversation": (),
+    "prompt": (),
+    "background": (False,),
+    "previous_response_id": (),
+}
+"""Fields of one dialect that change what the answer is → the values that ask for nothing special."""
 
 
 @contextmanager
@@ -107,6 +125,49 @@ def take_list(body: Mapping[str, Any], key: str) -> list[Any]:
 def extra_of(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """The fields beyond ``known``, verbatim."""
     return {key: value for key, value in body.items() if key not in known}
+
+
+def common_fields(body: Mapping[str, Any], *, hottest: float) -> dict[str, Any]:
+    """What all dialects name alike. ``hottest``: the largest temperature."""
+    return {
+        "model": need_text(body, "model"),
+        "temperature": take_number(body, "temperature", low=0, high=hottest),
+        "top_p": take_number(body, "top_p", low=0, high=1),
+        "stream": bool(take_bool(body, "stream")),
+    }
+
+
+def leave_out(request: ChatRequest, dropped: list[str], *, shared: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The fields beside of another dialect's request: those in ``shared`` are returned, the others listed.
+
+    Raises ``BadRequest`` for one without which the answer would be another.
+    """
+    kept: dict[str, Any] = {}
+    for key, value in request.extra.items():
+        if not said(value) or _crosses_elsewhere(key, value, request):
+            continue
+        if key in shared:
+            kept[key] = value
+        elif key in _CHANGING:
+            if value not in _CHANGING[key]:
+                raise would_change(key)
+        else:
+            dropped.append(f"{key}: no such field")
+    return kept
+
+
+def _crosses_elsewhere(key: str, value: Any, request: ChatRequest) -> bool:
+    """Whether nothing is lost with this field: it asks for nothing, or what it asks for has a field of its own."""
+    if not isinstance(value, dict):
+        return False
+    if key == "stream_options":
+        return not any(value.values())
+    return key == "output_config" and request.response_format is not None and value.keys() == {"format"}
+
+
+def would_change(field: str) -> BadRequest:
+    """The refusal of a field that cannot be left out."""
+    return BadRequest("this target has no such field, and the answer would be another", param=field)
 
 
 def names_of(dropped: Iterable[str]) -> tuple[str, ...]:

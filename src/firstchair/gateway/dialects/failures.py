@@ -276,3 +276,18 @@ def anthropic_error(failure: Failure, *, request_id: str | None = None) -> tuple
     if request_id:
         body["request_id"] = request_id
     return status_of(failure, status), body
+
+
+class ProviderErrors:
+    """What all dialects do with a provider's error answer."""
+
+    def read_failure(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
+        return read_failure(status, headers, body)
+
+
+class OpenAIErrors(ProviderErrors):
+    """The errors of both of OpenAI's dialects."""
+
+    def write_failure(self, failure: Failure, *, request_id: str) -> tuple[int, dict[str, Any]]:
+        """The id of the request goes into a header."""
+        return openai_error(failure)

@@ -25,31 +25,31 @@ from firstchair.gateway.dialects.base import (
     ChatAnswer,
     ChatRequest,
     DialectName,
-    Failure,
     StreamReader,
     StreamWriter,
     Target,
     Written,
 )
 from firstchair.gateway.dialects.body import (
+    OPENAI_SHARED,
     choice_from_openai,
     choice_to_openai,
+    common_fields,
     extra_of,
+    leave_out,
     names_of,
-    need_text,
     refusing,
     said,
     take_bool,
     take_count,
     take_list,
-    take_number,
     take_object,
     take_text,
     take_texts,
     with_fitting_ids,
 )
 from firstchair.gateway.dialects.collect import derived_finish
-from firstchair.gateway.dialects.failures import openai_error, read_failure
+from firstchair.gateway.dialects.failures import OpenAIErrors
 from firstchair.gateway.dialects.openai_chat_stream import OpenAIReader, OpenAIWriter
 from firstchair.gateway.dialects.openai_finish import answer_extra, engine_tokens, other_choices, read_finish
 from firstchair.gateway.dialects.usage import counts_from_openai, counts_to_openai
@@ -73,14 +73,10 @@ _KNOWN = frozenset(
         "user",
     }
 )
-_SHARED = frozenset({"service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"})
-"""Fields that mean the same in Responses."""
-_NEVER_DROPPED = frozenset({"mcp_servers", "conversation", "prompt", "background", "previous_response_id"})
-"""Fields of other dialects without which the answer would be another one."""
 _TOOL_IMAGES: Mapping[str, ToolImages] = {"inline": "pass", "user_turn": "user", "refuse": "refuse"}
 
 
-class OpenAIChat:
+class OpenAIChat(OpenAIErrors):
     """The dialect; see ``base.Dialect``."""
 
     name: DialectName = "openai"
@@ -105,16 +101,13 @@ class OpenAIChat:
             extra["stream_options"] = rest
         return ChatRequest(
             dialect="openai",
-            model=need_text(body, "model"),
+            **common_fields(body, hottest=2),
             messages=messages,
             tools=tools,
             tool_choice=_choice_in(body, extra),
             parallel_tool_calls=take_bool(body, "parallel_tool_calls"),
             max_tokens=limit if newer is None else newer,
-            temperature=take_number(body, "temperature", low=0, high=2),
-            top_p=take_number(body, "top_p", low=0, high=1),
             stop=take_texts(body, "stop", or_one=True),
-            stream=bool(take_bool(body, "stream")),
             include_usage=bool(include_usage),
             reasoning_effort=take_text(body, "reasoning_effort"),
             response_format=_format_in(body),
@@ -218,13 +211,6 @@ class OpenAIChat:
     def writer(self, request: ChatRequest, *, model: str) -> StreamWriter:
         return OpenAIWriter(request, model)
 
-    def read_failure(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-        return read_failure(status, headers, body)
-
-    def write_failure(self, failure: Failure, *, request_id: str) -> tuple[int, dict[str, Any]]:
-        """The id of the request goes into a header."""
-        return openai_error(failure)
-
 
 def _reasoning_key(request: ChatRequest, target: Target) -> ReasoningKey:
     """A client of this wire wrote its reasoning where its model reads it."""
@@ -276,18 +262,13 @@ def _extra_out(request: ChatRequest, body: dict[str, Any], dropped: list[str]) -
     """The fields that this request has beside: all of its own dialect, none but the shared of another."""
     if request.thinking is not None:
         dropped.append("thinking: no such field")
-    own = request.dialect == "openai"
-    for key, value in request.extra.items():
-        if own:
-            body.setdefault(key, value)
-        elif not said(value):
-            continue
-        elif key in _NEVER_DROPPED:
-            raise BadRequest("this target has no such field, and the answer would be another", param=key)
-        elif request.dialect == "responses" and key in _SHARED:
-            body.setdefault(key, value)
-        elif key != "output_config" or request.response_format is None or value.keys() != {"format"}:
-            dropped.append(f"{key}: no such field")
+    if request.dialect == "openai":
+        beside = request.extra
+    else:
+        shared = OPENAI_SHARED if request.dialect == "responses" else frozenset[str]()
+        beside = leave_out(request, dropped, shared=shared)
+    for key, value in beside.items():
+        body.setdefault(key, value)
 
 
 def _refuse_mid_system(messages: tuple[Message, ...]) -> None:

@@ -13,7 +13,6 @@ from firstchair.gateway.dialects.base import (
     ChatAnswer,
     ChatRequest,
     DialectName,
-    Failure,
     StreamReader,
     StreamWriter,
     Target,
@@ -21,25 +20,28 @@ from firstchair.gateway.dialects.base import (
     Written,
 )
 from firstchair.gateway.dialects.body import (
+    OPENAI_SHARED,
+    common_fields,
     extra_of,
+    leave_out,
     names_of,
-    need_text,
     refusing,
     said,
     take_bool,
     take_count,
     take_list,
-    take_number,
     take_object,
     take_text,
     with_fitting_ids,
+    would_change,
 )
 from firstchair.gateway.dialects.collect import derived_finish
-from firstchair.gateway.dialects.failures import openai_error, read_failure
+from firstchair.gateway.dialects.failures import OpenAIErrors
 from firstchair.gateway.dialects.responses_items import (
     ItemReader,
     answer_message,
     input_items,
+    instructions_of,
     items_of_part,
     placed,
     refusal_item,
@@ -88,12 +90,10 @@ _STATE: Mapping[str, str] = {
 }
 """Fields that need a server with a memory."""
 _TOOL_KEYS = frozenset({"type", "name", "description", "parameters", "strict"})
-_SHARED = frozenset({"service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"})
-"""Fields that mean the same in Chat Completions."""
 _ANSWER_KEYS = frozenset({"service_tier", "system_fingerprint"})
 
 
-class OpenAIResponses:
+class OpenAIResponses(OpenAIErrors):
     """The dialect; see ``base.Dialect``."""
 
     name: DialectName = "responses"
@@ -123,15 +123,12 @@ class OpenAIResponses:
             del extra["stream_options.include_obfuscation"]
         return ChatRequest(
             dialect="responses",
-            model=need_text(body, "model"),
+            **common_fields(body, hottest=2),
             messages=messages,
             tools=tools,
             tool_choice=_choice_in(body.get("tool_choice")),
             parallel_tool_calls=take_bool(body, "parallel_tool_calls"),
             max_tokens=take_count(body, "max_output_tokens"),
-            temperature=take_number(body, "temperature", low=0, high=2),
-            top_p=take_number(body, "top_p", low=0, high=1),
-            stream=bool(take_bool(body, "stream")),
             reasoning_effort=take_text(take_object(body, "reasoning") or {}, "effort"),
             response_format=_format_in(take_object(body, "text") or {}),
             user=take_text(body, "user"),
@@ -140,16 +137,19 @@ class OpenAIResponses:
 
     def write_request(self, request: ChatRequest, target: Target) -> Written:
         """System messages at the start become ``instructions``. Always without ``store``."""
+        if request.stop:
+            raise would_change("stop_sequences" if request.dialect == "anthropic" else "stop")
         dropped: list[str] = []
         messages = with_fitting_ids(request.messages, target.call_ids or "openai")
         leading = 0
         while leading < len(messages) and messages[leading].role == "system":
             leading += 1
         with refusing():
+            instructions = instructions_of(messages[:leading], dropped)
             items = list(input_items(messages[leading:], dropped))
             tools = tools_to_responses(request, dropped)
         fields: dict[str, Any] = {
-            "instructions": "\n\n".join(message.text for message in messages[:leading]) or None,
+            "instructions": instructions,
             "max_output_tokens": request.max_tokens,
             "temperature": request.temperature,
             "top_p": request.top_p,
@@ -168,7 +168,8 @@ class OpenAIResponses:
             body["reasoning"] = {"effort": request.reasoning_effort}
         if request.response_format is not None:
             body["text"] = {"format": format_to_responses(request.response_format)}
-        dropped += [f"{key}: no such field" for key in ("stop", "thinking") if getattr(request, key)]
+        if request.thinking:
+            dropped.append("thinking: no such field")
         _extra_out(request, body, dropped)
         return Written(body, names_of(dropped))
 
@@ -237,13 +238,6 @@ class OpenAIResponses:
     def writer(self, request: ChatRequest, *, model: str) -> StreamWriter:
         return ResponsesWriter(request, model)
 
-    def read_failure(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-        return read_failure(status, headers, body)
-
-    def write_failure(self, failure: Failure, *, request_id: str) -> tuple[int, dict[str, Any]]:
-        """The id of the request goes into a header."""
-        return openai_error(failure)
-
 
 def _tools_in(rows: list[Any], extra: dict[str, Any]) -> list[dict[str, Any]]:
     """The tools in Chat Completions' form. A tool that runs inside OpenAI is refused by name."""
@@ -293,16 +287,17 @@ def _format_in(text: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _extra_out(request: ChatRequest, body: dict[str, Any], dropped: list[str]) -> None:
-    own = request.dialect == "responses"
+    if request.dialect != "responses":
+        shared = OPENAI_SHARED if request.dialect == "openai" else frozenset[str]()
+        body |= leave_out(request, dropped, shared=shared)
+        return
     for key, value in request.extra.items():
         if not said(value):
             continue
         outer, _, inner = key.partition(".")
         if key == "store" or "[" in key:
             dropped.append(f"{key}: no such field")
-        elif own and inner:
+        elif inner:
             body[outer] = {**body.get(outer, {}), inner: value}
-        elif own or (request.dialect == "openai" and key in _SHARED):
-            body.setdefault(key, value)
         else:
-            dropped.append(f"{key}: no such field")
+            body.setdefault(key, value)

@@ -21,7 +21,7 @@ from firstchair.chat.messages import (
     ToolCall,
 )
 from firstchair.chat.openai_wire import messages_from_openai, messages_to_openai
-from firstchair.chat.wire_fields import check_results, need
+from firstchair.chat.wire_fields import Loss, check_results, need
 from firstchair.core.errors import DataError
 
 SIGNED = "anthropic-signature:"
@@ -292,6 +292,23 @@ def placed(message: Message) -> list[Part]:
     return parts
 
 
+def instructions_of(messages: tuple[Message, ...], dropped: list[str]) -> str | None:
+    """System messages as one text; what only a message can hold is listed."""
+    for index, row in enumerate(messages_to_openai(messages, dropped=dropped)):
+        where = f"messages[{index}]"
+        dropped += [f"{where}.{key}: instructions are text" for key in row if key not in ("role", "content")]
+        for position, part in enumerate(row["content"] if isinstance(row["content"], list) else ()):
+            spot = f"{where}.content[{position}]"
+            if part["type"] != "text":
+                raise DataError(f"a part of type {part['type']!r}; instructions are text", field=spot)
+            _list_rest(part, ("type", "text"), spot, dropped)
+    return "\n\n".join(message.text for message in messages) or None
+
+
+def _list_rest(row: Mapping[str, Any], known: tuple[str, ...], where: str, dropped: list[str]) -> None:
+    dropped += [f"{where}.{key}: no such field" for key, value in row.items() if key not in known and value]
+
+
 def input_items(messages: tuple[Message, ...], dropped: list[str]) -> Iterator[dict[str, Any]]:
     """``input`` for a server that speaks this wire. Reasoning is not sent: it takes back only what it sealed."""
     for index, message in enumerate(messages):
@@ -299,8 +316,12 @@ def input_items(messages: tuple[Message, ...], dropped: list[str]) -> Iterator[d
         if message.role == "assistant":
             yield from _assistant_items(message, dropped, where)
             continue
-        (row,) = messages_to_openai([message], dropped=dropped)
-        content = row["content"] if isinstance(row["content"], str) else [_input_part(p) for p in row["content"]]
+        lost: list[str] = []
+        (row,) = messages_to_openai([message], dropped=lost)
+        dropped += [note.replace("messages[0]", where, 1) for note in lost]
+        content = row["content"]
+        if not isinstance(content, str):
+            content = [_input_part(part, f"{where}.content[{at}]", dropped) for at, part in enumerate(content)]
         if message.role == "tool":
             yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": content}
         else:
@@ -308,11 +329,15 @@ def input_items(messages: tuple[Message, ...], dropped: list[str]) -> Iterator[d
 
 
 def _assistant_items(message: Message, dropped: list[str], where: str) -> Iterator[dict[str, Any]]:
+    loss = Loss(dropped)
     for part in placed(message):
         if isinstance(part, ThinkingPart):
             dropped.append(f"{where}.reasoning: only what this server sealed can go back")
             continue
         item = items_of_part(part, message)
+        beside = message.tool_calls[part.index].extra if isinstance(part, CallMark) else getattr(part, "extra", {})
+        loss.extras(beside, "anthropic", f"{where}.content")
+        loss.extras(beside, "openai", f"{where}.content")
         if item is None or item["type"] == "reasoning":
             dropped.append(f"{where}.content: no item for such a part")
         elif isinstance(part, TextPart):
@@ -321,7 +346,8 @@ def _assistant_items(message: Message, dropped: list[str], where: str) -> Iterat
             yield item
 
 
-def _input_part(part: Mapping[str, Any]) -> dict[str, Any]:
+def _input_part(part: Mapping[str, Any], where: str, dropped: list[str]) -> dict[str, Any]:
+    _list_rest(part, ("type", part["type"]), where, dropped)
     if part["type"] == "text":
         return {"type": "input_text", "text": part["text"]}
     if part["type"] == "image_url":
