@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from firstchair.chat.messages import Message, TextPart, ThinkingPart
 from firstchair.gateway.context import estimated_tokens
@@ -43,6 +45,8 @@ class Ending:
         self.outcome: Outcome | None = None
         self.answer: ChatAnswer | None = None
         """As it came, before anything was redacted."""
+        self.marks: dict[str, Any] = {}
+        """Fields of the record that stand for what was gathered."""
 
     def asked(self) -> None:
         """A provider is asked now."""
@@ -71,12 +75,16 @@ class Ending:
         """Write the record; the second time nothing happens."""
         if self.written:
             return
+        await self.before_record(answer)
         self.written = True
         self.outcome, self.answer = outcome, answer
         record = self._record(outcome, status, failure, answer, malformed)
         record = await self._worker.recorder.write(record)
         self._settle(record)
         self._worker.finished(record, self._call.slot)
+
+    async def before_record(self, answer: ChatAnswer | None) -> None:
+        """What a kind of call of its own has to find out about its answer."""
 
     def _record(
         self, outcome: Outcome, status: int, failure: Failure | None, answer: ChatAnswer | None, malformed: int
@@ -98,7 +106,7 @@ class Ending:
             usage = self._estimate(message)
         cost, instead = self._costs(usage)
         start = self.relay.collector.start if self.relay else None
-        return CallRecord(
+        record = CallRecord(
             call_id=call.id,
             received_us=call.received_us,
             worker=worker.name,
@@ -136,6 +144,7 @@ class Ending:
             answer=message,
             tokens=answer.tokens if answer else None,
         )
+        return msgspec.structs.replace(record, **self.marks) if self.marks else record
 
     def _partial(self) -> Message | None:
         if self.relay is None or not self.relay.collector.has_content:

@@ -17,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from sqlalchemy import Connection, select
 
 from firstchair.catalog.compare import compare, compile_shape
@@ -27,10 +26,10 @@ from firstchair.gateway.breaker import Breaker, BreakerRules
 from firstchair.gateway.call import Call, Client, new_call_id
 from firstchair.gateway.control.slots import Retries, Route, SlotConfig
 from firstchair.gateway.control.tables import ledger
-from firstchair.gateway.dialects.base import ChatAnswer, DialectName, Failure
+from firstchair.gateway.dialects.base import ChatAnswer, DialectName
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange
-from firstchair.gateway.records import CallRecord, Outcome
+from firstchair.gateway.records import Outcome
 from firstchair.gateway.upstream import FORWARDED, Upstream
 from firstchair.gateway.worker import Worker
 
@@ -242,31 +241,14 @@ class ShadowEnding(Ending):
     def __init__(self, worker: Worker, call: Call, client: Client, copied: _Copy):
         super().__init__(worker, call, client)
         self._copied = copied
-        self._agreement = "unscored"
+        self.marks = {"variant": "shadow", "shadow_of": copied.call.id, "agreement": "unscored"}
 
-    async def write(
-        self,
-        outcome: Outcome,
-        status: int,
-        *,
-        failure: Failure | None = None,
-        answer: ChatAnswer | None = None,
-        malformed: int = 0,
-    ) -> None:
+    async def before_record(self, answer: ChatAnswer | None) -> None:
         wanted = self._copied.answer
-        if answer is not None and wanted is not None and not self.written:
+        if answer is not None and wanted is not None:
             tools = self._copied.call.tools()
             # A comparison of long arguments takes its time; calls go on meanwhile.
-            self._agreement = await asyncio.to_thread(agreement, wanted, answer.message, tools)
-        await super().write(outcome, status, failure=failure, answer=answer, malformed=malformed)
-
-    def _record(
-        self, outcome: Outcome, status: int, failure: Failure | None, answer: ChatAnswer | None, malformed: int
-    ) -> CallRecord:
-        record = super()._record(outcome, status, failure, answer, malformed)
-        return msgspec.structs.replace(
-            record, variant="shadow", shadow_of=self._copied.call.id, agreement=self._agreement
-        )
+            self.marks["agreement"] = await asyncio.to_thread(agreement, wanted, answer.message, tools)
 
 
 def shadow_slot(slot: SlotConfig, route: Route) -> SlotConfig:
