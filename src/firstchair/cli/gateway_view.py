@@ -16,7 +16,7 @@ from firstchair.cli.tables import Column, counted, number, print_json, print_lis
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.config import GatewayConfig
 from firstchair.gateway.control.history import SlotVersion
-from firstchair.gateway.control.keys import NewKey, StoredKey
+from firstchair.gateway.control.keys import NewKey, StoredKey, key_data, stored_key_data
 from firstchair.gateway.control.ledger import Line, Report
 from firstchair.gateway.control.ledger import tail as newest_calls
 from firstchair.gateway.control.slots import SlotConfig
@@ -159,41 +159,17 @@ def print_providers(config: GatewayConfig, *, wide: bool, as_json: bool) -> None
 # --- keys -------------------------------------------------------------------------------------------------------
 
 
-def _key_data(key: Key) -> dict[str, Any]:
-    return {
-        "key_id": key.key_id,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "budget_nano": key.budget_nano,
-        "budget_period": key.budget_period,
-        "requests_per_minute": key.requests_per_minute,
-        "tokens_per_minute": key.tokens_per_minute,
-        "created_at": utc_text(key.created_us),
-        "who": key.who,
-    }
-
-
 def print_new_key(store: ControlStore, made: NewKey, *, as_json: bool) -> None:
     behind = _wait(store, store.revision())
     if as_json:
-        print_json({**_key_data(made.key), "secret": made.secret, "workers_behind": list(behind)})
+        print_json({**key_data(made.key), "secret": made.secret, "workers_behind": list(behind)})
         return
     typer.echo(made.secret)
     typer.echo(f"Key {made.key.name} ({made.key.key_id}). This is the only time its secret is shown.", err=True)
 
 
 def print_keys(store: ControlStore, stored: Sequence[StoredKey], *, wide: bool, as_json: bool) -> None:
-    found = []
-    for one in stored:
-        spend = store.spend(one.key.key_id)
-        found.append(
-            {
-                **_key_data(one.key),
-                "spent_nano": spend.spent_nano if spend else None,
-                "reserved_nano": spend.reserved_nano if spend else None,
-                "revoked_at": None if one.revoked_us is None else utc_text(one.revoked_us),
-            }
-        )
+    found = [stored_key_data(one, store.spend(one.key.key_id)) for one in stored]
     if as_json:
         print_json(found)
         return
@@ -228,7 +204,7 @@ def key_names(store: ControlStore) -> dict[str, str]:
 def print_revoked(store: ControlStore, key: Key, *, as_json: bool) -> None:
     behind = _wait(store, store.revision())
     if as_json:
-        print_json({**_key_data(key), "workers_behind": list(behind)})
+        print_json({**key_data(key), "workers_behind": list(behind)})
     else:
         typer.echo(f"key {key.name} ({key.key_id}) revoked")
 

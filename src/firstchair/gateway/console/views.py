@@ -13,10 +13,9 @@ from firstchair.chat.messages import Tool
 from firstchair.core.config import Strict
 from firstchair.core.jsontext import loads
 from firstchair.gateway.control.history import SlotVersion
-from firstchair.gateway.control.keys import NewKey, StoredKey
+from firstchair.gateway.control.keys import NewKey, StoredKey, stored_key_data
 from firstchair.gateway.control.ledger import Line, Report
 from firstchair.gateway.control.slots import SlotConfig
-from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.control.store import AuditEntry, Worker
 from firstchair.gateway.sink import SinkStatus
 from firstchair.traces.session import Session
@@ -138,8 +137,7 @@ class KeyView(_View, frozen=True):
 
     @classmethod
     def of(cls, stored: StoredKey, spent: tuple[int, int] | None) -> KeyView:
-        revoked = None if stored.revoked_us is None else utc_text(stored.revoked_us)
-        return cls(**_key_fields(stored.key), **_spent(spent), revoked_at=revoked)
+        return cls(**stored_key_data(stored, spent))
 
 
 class NewKeyView(_View, frozen=True):
@@ -153,24 +151,6 @@ class NewKeyView(_View, frozen=True):
     def made(cls, new: NewKey, behind: tuple[str, ...]) -> NewKeyView:
         spent = None if new.key.budget_nano is None else (0, 0)
         return cls(secret=new.secret, key=KeyView.of(StoredKey(new.key, None), spent), workers_behind=list(behind))
-
-
-def _spent(spent: tuple[int, int] | None) -> dict[str, Any]:
-    return {"spent_nano": spent[0] if spent else None, "reserved_nano": spent[1] if spent else None}
-
-
-def _key_fields(key: Key) -> dict[str, Any]:
-    return {
-        "key_id": key.key_id,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "budget_nano": key.budget_nano,
-        "budget_period": key.budget_period,
-        "requests_per_minute": key.requests_per_minute,
-        "tokens_per_minute": key.tokens_per_minute,
-        "created_at": utc_text(key.created_us),
-        "who": key.who,
-    }
 
 
 class KeyList(_View, frozen=True):

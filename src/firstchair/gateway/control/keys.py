@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 from pydantic import Field
@@ -15,6 +15,7 @@ from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.slots import check_name
 from firstchair.gateway.control.snapshot import BudgetPeriod, Key, Scope, secret_digest
 from firstchair.gateway.control.tables import budgets, keys
+from firstchair.traces.times import utc_text
 
 PREFIX = "fc_"
 """Lets scanners of leaked secrets know one."""
@@ -43,6 +44,31 @@ class StoredKey(msgspec.Struct, frozen=True):
 
     key: Key
     revoked_us: int | None
+
+
+def key_data(key: Key) -> dict[str, Any]:
+    """A key as commands and API tell of it."""
+    return {
+        "key_id": key.key_id,
+        "name": key.name,
+        "scopes": sorted(key.scopes),
+        "budget_nano": key.budget_nano,
+        "budget_period": key.budget_period,
+        "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
+        "created_at": utc_text(key.created_us),
+        "who": key.who,
+    }
+
+
+def stored_key_data(stored: StoredKey, spend: tuple[int, int] | None) -> dict[str, Any]:
+    """The same with what it has spent and set aside (``None``: no budget), and when it was revoked."""
+    return {
+        **key_data(stored.key),
+        "spent_nano": spend[0] if spend else None,
+        "reserved_nano": spend[1] if spend else None,
+        "revoked_at": None if stored.revoked_us is None else utc_text(stored.revoked_us),
+    }
 
 
 def create(
