@@ -268,6 +268,18 @@ def test_rates_and_budgets_of_a_key(tmp_path, upstream):
     assert not upstream.requests
 
 
+def test_a_budget_is_asked_for_what_the_dearest_route_may_cost(tmp_path, upstream):
+    """Five tokens of Haiku and the prompt are less than 300,000 nano-USD; five of Opus 4.1 alone are 375,000."""
+    providers = {"up": provider(upstream.base_url, "anthropic")}
+    slot = {"slot": "main", "primary": {"provider": "up", "model": "claude-haiku-4-5"}}
+    dear = {**slot, "fallbacks": [{"provider": "up", "model": "claude-opus-4-1"}]}
+    for number, (config, status) in enumerate(((slot, 200), (dear, 402))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with running_gateway(folder, providers, [config], KeyLimits(budget_nano=300_000)) as running:
+            assert post(running, "/v1/messages", json.dumps(HELLO)).status_code == status
+
+
 def test_a_bill_beyond_all_bounds_settles_too(tmp_path, upstream):
     """10^12 tokens at a million dollars a million are 10^21 nano-USD, which no database can hold."""
     price = {"input": 1_000_000, "output": 1_000_000}

@@ -256,9 +256,10 @@ class GatewayApp:
             raise Refused(failure)
         if key.budget_nano is None:
             return tokens, None
-        route = slot.primary
         most = TokenCounts(input=tokens, output=call.max_tokens(slot.max_tokens_default))
-        nano = worker.prices.cost_nano(route.model, most, route.provider) or 0
+        # Whoever of them answers in the end: the dearest.
+        routes = (slot.primary, *slot.fallbacks, *((slot.canary.route,) if slot.canary else ()))
+        nano = max(worker.prices.cost_nano(route.model, most, route.provider) or 0 for route in routes)
         reserved = await worker.budgets.reserve(key, nano)
         if isinstance(reserved, Failure):
             worker.rates.settle(key, tokens, 0)
