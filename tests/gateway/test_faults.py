@@ -328,6 +328,68 @@ def test_a_client_that_leaves_is_read_on_to_the_usage_where_the_slot_says_so(tmp
     assert upstream.disconnects == 0
 
 
+@pytest.mark.parametrize("policy", ["cancel", "drain"])
+def test_a_client_that_leaves_before_a_whole_answer_leaves_one_record(tmp_path, upstream, policy):
+    upstream.script = Script((Reply(text="one two", fault=Fault("hang_before_headers")),))
+    slot = {"on_disconnect": policy, "timeouts": {**TIMEOUTS, "answer_s": 8}}
+    body = json.dumps({"model": "main", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    with gateway(tmp_path, upstream, slot=slot) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as client:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: {running.key}\r\n"
+            client.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+            upstream.wait_until(lambda it: len(it.requests) == 1)
+        running.wait_until(lambda: running.worker.counters["clients_left"] == 1 or not running.worker.running)
+        upstream.release()
+        running.records()
+        running.wait_until(lambda: not running.worker.running)
+        (record,) = running.records()
+    assert record.outcome is Outcome.CLIENT_DISCONNECTED
+    if policy == "drain":
+        assert not record.estimated
+        assert record.answer.text == "one two"
+
+
+OTHER_WIRES = {
+    "/v1/messages": ("event: message_stop", "event: error"),
+    "/v1/responses": ("event: response.completed", "event: response.failed"),
+}
+"""How a stream of the wire ends well and badly."""
+
+
+def ask_stream(running, path):
+    body = {"model": "main", "stream": True, "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    if path == "/v1/responses":
+        body = {"model": "main", "stream": True, "input": "Hi"}
+    return httpx.post(running.url + path, json=body, headers={"x-api-key": running.key}, timeout=20)
+
+
+@pytest.mark.parametrize("path", OTHER_WIRES)
+@pytest.mark.parametrize("fault", AFTER_CONTENT, ids=lambda fault: fault.kind)
+def test_a_translated_stream_that_breaks_ends_in_the_words_of_its_wire(tmp_path, upstream, backup, path, fault):
+    upstream.script = Script((Reply(text="one two three four five six seven", fault=fault),))
+    well, badly = OTHER_WIRES[path]
+    with gateway(tmp_path, upstream, backup) as running:
+        text = ask_stream(running, path).text
+        (record,) = running.records()
+    assert badly in text
+    assert well not in text
+    assert record.outcome is Outcome.INCOMPLETE
+
+
+@pytest.mark.parametrize("path", OTHER_WIRES)
+@pytest.mark.parametrize("fault", [fault for fault, _ in STREAM_ONLY], ids=lambda fault: fault.kind)
+def test_a_translated_stream_that_breaks_early_falls_back_unseen(tmp_path, upstream, backup, path, fault):
+    upstream.script = Script((Reply(text="lost", fault=fault),))
+    well, badly = OTHER_WIRES[path]
+    with gateway(tmp_path, upstream, backup) as running:
+        text = ask_stream(running, path).text
+        (record,) = running.records()
+    assert well in text
+    assert badly not in text
+    assert (record.outcome, record.variant) == (Outcome.OK, "fallback")
+
+
 def test_a_client_that_stops_reading_holds_the_provider_back_and_is_not_its_fault(tmp_path, upstream):
     begin = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"'
     event = begin + b"x" * 65_536 + b'"},"finish_reason":null}]}\n\n'
