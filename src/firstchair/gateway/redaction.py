@@ -35,7 +35,9 @@ from firstchair.traces.redact import (
 TextHook = Callable[[str], str]
 """Gets one text and returns what may be kept of it."""
 
-_STRING = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_WHOLE_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# One without an end reaches to the end of the text; else every quote in it would be tried as a beginning.
+_STRING = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))', re.DOTALL)
 _KEY = re.compile(rb'"([^"]{1,128})"\s*:')
 _ASCII_ESCAPE = re.compile(rb"\\+u00([2-7][0-9a-fA-F])")
 _OUTSIDE_STRINGS = b" \t\r\n{}[]:,0123456789+-.eEtrufalsn"
@@ -158,7 +160,7 @@ class Redactor:
         has_names = not in_conversation and any(map(_names_a_secret, set(_KEY.findall(body))))
         if not (self._hook or self._patterns or has_names or may_hold_secret(_unescaped(body))):
             return body
-        parts: list[bytes] = _STRING.split(body)
+        parts = _split(body)
         is_json = not b"".join(parts[0::2]).translate(None, _OUTSIDE_STRINGS)
         named = _named_secrets(parts) if has_names else set()
         changed = False
@@ -192,6 +194,14 @@ def _compiled(pattern: str, index: int) -> re.Pattern[str]:
         raise ConfigError(
             f"recording.patterns[{index}]: found {pattern!r}; expected a regular expression: {error}"
         ) from None
+
+
+def _split(body: bytes) -> list[bytes]:
+    """What stands between the JSON strings of ``body``, and they themselves at the odd places."""
+    parts: list[bytes] = _STRING.split(body)
+    if len(parts) > 1 and not parts[-1] and _WHOLE_STRING.fullmatch(parts[-2]) is None:
+        parts[-3:] = [parts[-3] + parts[-2]]
+    return parts
 
 
 def _text_of(string: bytes) -> str:

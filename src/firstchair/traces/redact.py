@@ -103,7 +103,7 @@ _URL_PARAMETER = re.compile(
 # For a quick look at bytes: where in lower-case text a match may begin, how far before that, and what then decides.
 # Without the context before it the URL's test is wider than the pattern, never narrower.
 _SECRET_BYTES = re.compile(_SECRET_TEXT.pattern.encode(), _SECRET_TEXT.flags & ~re.UNICODE)
-_AUTHORIZATION_BYTES = re.compile(rb"(?i:bearer|basic)(?:\s|\\+[nrt])+(?=[^\s\"']*[0-9A-Z=])[A-Za-z0-9._~+/=-]{8,}")
+_AUTHORIZATION_BYTES = re.compile(rb"(?i:bearer|basic)(?:\s|\\+[nrt])++(?=[^\s\"']*[0-9A-Z=])[A-Za-z0-9._~+/=-]{8,}")
 _USER_BYTES = re.compile(_URL_USER.pattern.encode(), re.IGNORECASE)
 _PARAMETER_BYTES = re.compile(_URL_PARAMETER.pattern.encode(), re.IGNORECASE)
 _ANCHORS = (

@@ -243,3 +243,23 @@ def test_no_text_makes_it_slow(piece):
     Redactor().body(json.dumps({"messages": [text]}).encode())
     redact_text(text)
     assert time.process_time() - begin < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": "' + 'x\\"' * 50_000,  # JSON that was cut off in the middle of a string, as tools' output is
+        '["' + '\\\\\\"' * 50_000 + "\\",
+        "bearer" + "\\n" * 100_000,
+        "bearer" + " " * 200_000,
+    ],
+    ids=["cut off", "cut off behind a backslash", "escapes", "spaces"],
+)
+def test_no_text_takes_longer_than_its_length_allows(text):
+    """Quadratic time would be minutes here, in which a worker answers nobody."""
+    secret = "sk-ant-api03-" + "CANARY" * 5
+    for body in (f"{secret} {text}".encode(), json.dumps({"content": f"{text} {secret}"}).encode()):
+        began = time.process_time()
+        cleaned = Redactor().body(body)
+        assert time.process_time() - began < 3
+        assert secret.encode() not in cleaned
