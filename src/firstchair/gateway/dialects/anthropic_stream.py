@@ -14,7 +14,7 @@ import orjson
 
 from firstchair.chat.anthropic_blocks import MALFORMED_KEY, part_in
 from firstchair.chat.messages import RawPart, ToolCall
-from firstchair.chat.wire_fields import kind_of, rest
+from firstchair.chat.wire_fields import rest
 from firstchair.chat.wire_request import finish_from_anthropic, finish_to_anthropic
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import dumps
@@ -29,7 +29,7 @@ from firstchair.gateway.dialects.base import (
     StreamEvent,
     StreamFault,
 )
-from firstchair.gateway.dialects.collect import bad_answer, derived_finish
+from firstchair.gateway.dialects.collect import bad_answer, derived_finish, event_object
 from firstchair.gateway.dialects.failures import anthropic_error, failure_in
 from firstchair.gateway.dialects.sse import encode
 from firstchair.gateway.dialects.usage import counts_from_anthropic, counts_to_anthropic
@@ -246,12 +246,7 @@ class AnthropicReader:
 
 
 def _row(event: str | None, data: str) -> dict[str, Any]:
-    try:
-        row = orjson.loads(data)
-    except ValueError:
-        bad_answer("an event that is not JSON")
-    if not isinstance(row, dict):
-        bad_answer(f"{kind_of(row)} as an event; expected an object")
+    row = event_object(data)
     if event == "error" or row.get("type") == "error" or ("type" not in row and row.get("error")):
         raise StreamFault(failure_in(row, status=None))
     return row

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import msgspec
+import orjson
 
 from firstchair.chat.anthropic_blocks import call_in
 from firstchair.chat.messages import (
@@ -23,6 +24,7 @@ from firstchair.chat.messages import (
     ThinkingPart,
     ToolCall,
 )
+from firstchair.chat.wire_fields import kind_of
 from firstchair.chat.wire_request import Finish
 from firstchair.core.jsontext import JsonProblem, loads
 from firstchair.gateway.dialects.base import (
@@ -45,6 +47,17 @@ def bad_answer(what: str, *, native: str | None = None) -> NoReturn:
     raise StreamFault(
         Failure(kind=FailureKind.BAD_ANSWER, message=f"the provider sent {what}", native=native)
     ) from None
+
+
+def event_object(data: str) -> dict[str, Any]:
+    """The JSON object in an event's data. Raises ``StreamFault``."""
+    try:
+        found = orjson.loads(data)
+    except ValueError:
+        bad_answer("an event that is not JSON")
+    if not isinstance(found, dict):
+        bad_answer(f"{kind_of(found)} as an event; expected an object")
+    return found
 
 
 def derived_finish(finish: Finish, *, has_calls: bool) -> Finish:

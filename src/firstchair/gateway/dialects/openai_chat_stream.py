@@ -26,7 +26,7 @@ from firstchair.gateway.dialects.base import (
     StreamEvent,
     StreamFault,
 )
-from firstchair.gateway.dialects.collect import bad_answer, derived_finish
+from firstchair.gateway.dialects.collect import bad_answer, derived_finish, event_object
 from firstchair.gateway.dialects.failures import failure_in, openai_error
 from firstchair.gateway.dialects.openai_finish import answer_extra, engine_tokens, other_choices, read_finish
 from firstchair.gateway.dialects.usage import counts_from_openai, counts_to_openai
@@ -239,12 +239,7 @@ class OpenAIReader:
 
 
 def _chunk(event: str | None, data: str) -> dict[str, Any]:
-    try:
-        chunk = orjson.loads(data)
-    except ValueError:
-        bad_answer("an event that is not JSON")
-    if not isinstance(chunk, dict):
-        bad_answer(f"{kind_of(chunk)} as an event; expected an object")
+    chunk = event_object(data)
     if event == "error" or chunk.get("error"):
         raise StreamFault(failure_in(chunk, status=None))
     return chunk

@@ -32,7 +32,7 @@ from firstchair.gateway.dialects.base import (
     StreamEvent,
     StreamFault,
 )
-from firstchair.gateway.dialects.collect import bad_answer, derived_finish
+from firstchair.gateway.dialects.collect import bad_answer, derived_finish, event_object
 from firstchair.gateway.dialects.failures import OPENAI_WORDS, failure_in
 from firstchair.gateway.dialects.responses_items import (
     SIGNED,
@@ -295,7 +295,7 @@ class ResponsesReader:
     def feed(self, event: str | None, data: str) -> list[StreamEvent]:
         if data.startswith("[DONE]"):
             return []
-        body = _event_in(data)
+        body = event_object(data)
         kind = body.get("type") or event
         if kind in ("error", "response.failed") or (kind is None and body.get("error")):
             raise StreamFault(failure_in(body, status=None))
@@ -463,16 +463,6 @@ class ResponsesReader:
         if opened is None:
             bad_answer(f"{body.get('type')} for an item that is not open")
         return opened
-
-
-def _event_in(data: str) -> dict[str, Any]:
-    try:
-        body = orjson.loads(data)
-    except ValueError:
-        bad_answer("an event that is not JSON")
-    if not isinstance(body, dict):
-        bad_answer(f"{kind_of(body)} as an event; expected an object")
-    return body
 
 
 def _index(body: Mapping[str, Any]) -> int:
