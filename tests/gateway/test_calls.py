@@ -113,7 +113,7 @@ def test_messages_whole_and_streamed(tmp_path, upstream, kind):
         client.close()
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+@pytest.mark.parametrize("kind", OUTBOUND)
 def test_asynchronous_clients_stream_at_once(tmp_path, upstream, kind):
     upstream.script = Script((Reply(text=TEXT),))
 
@@ -133,15 +133,19 @@ def test_asynchronous_clients_stream_at_once(tmp_path, upstream, kind):
             async with messages.messages.stream(**messages_args()) as stream:
                 return await stream.get_final_text()
 
-        texts = await asyncio.gather(*(work() for work in (one_chat, one_message) * 4))
+        async def one_response():
+            async with chat.responses.stream(model="main", input="Hi") as stream:
+                return (await stream.get_final_response()).output_text
+
+        texts = await asyncio.gather(*(work() for work in (one_chat, one_message, one_response) * 4))
         await chat.close()
         await messages.close()
         return texts
 
     with gateway_to(tmp_path, upstream, kind) as gateway:
-        assert asyncio.run(talk(gateway)) == [TEXT] * 8
-        records = gateway.records(8)
-        assert len(records) == 8
+        assert asyncio.run(talk(gateway)) == [TEXT] * 12
+        records = gateway.records(12)
+        assert len(records) == 12
         assert {record.outcome for record in records} == {Outcome.OK}
 
 

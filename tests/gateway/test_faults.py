@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sqlite3
 import threading
 import time
 
@@ -274,6 +275,28 @@ def test_a_full_spool_loses_records_that_are_counted_and_no_call(tmp_path, upstr
         assert chat(running).status_code == 200
     (losses,) = losses_of(tmp_path / "spool")
     assert losses.lost == {"cap": 1}
+
+
+def test_a_provider_that_cannot_be_reached_says_why_and_not_where(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    providers = {"up": provider(f"http://127.0.0.1:{port}"), "lost": provider("http://no-such-host.invalid")}
+    slots = [{"slot": name, "primary": {"provider": name, "model": "m"}, "retries": ONCE} for name in providers]
+    with running_gateway(tmp_path, providers, slots) as running:
+        refused, lost = chat(running, model="up"), chat(running, model="lost")
+    assert refused.json()["error"]["message"] == "provider up cannot be reached: Connection refused"
+    assert lost.json()["error"]["message"] == "provider lost cannot be reached: its host name is not known"
+    assert (refused.status_code, lost.status_code) == (502, 502)
+
+
+def test_calls_go_on_while_another_holds_the_database(tmp_path, upstream):
+    with gateway(tmp_path, upstream) as running:
+        other = sqlite3.connect(running.config.database, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert [chat(running).status_code for _ in range(3)] == [200] * 3
+        other.execute("ROLLBACK")
+        other.close()
+        assert len(running.records(3)) == 3
 
 
 def test_a_redirect_is_not_followed(tmp_path, upstream, backup):

@@ -7,6 +7,7 @@ configuration or nowhere.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -151,8 +152,7 @@ class Upstream:
         except aiohttp.ConnectionTimeoutError:
             return self._failed(FailureKind.CONNECT, f"could not be reached within {connect_s:g} s")
         except (aiohttp.ClientConnectionError, OSError) as error:
-            refused = isinstance(error, aiohttp.ClientConnectorError)
-            return self._failed(FailureKind.CONNECT, "cannot be reached" if refused else "closed the connection")
+            return self._failed(FailureKind.CONNECT, _why_not_connected(error))
         except (aiohttp.ClientError, asyncio.IncompleteReadError, ValueError):
             return self._failed(FailureKind.BAD_ANSWER, "sent what is not HTTP")
         if 300 <= response.status < 400:
@@ -191,6 +191,20 @@ class Upstream:
 
     def _failed(self, kind: FailureKind, what: str) -> Failure:
         return Failure(kind=kind, message=f"provider {self.name} {what}")
+
+
+def _why_not_connected(error: Exception) -> str:
+    """Without the address: clients read it too."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "cannot be reached: its host name is not known"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "cannot be reached: no TLS connection can be made"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        return f"cannot be reached: {os.strerror(number)}" if number else "cannot be reached"
+    return "closed the connection"
 
 
 def _errors() -> tuple[type[BaseException], ...]:
