@@ -164,6 +164,7 @@ def test_without_a_fallback_each_vendor_hears_it_in_its_own_words(tmp_path, upst
             )
         assert chat_error.value.status_code == 503
         assert chat_error.value.response.headers["retry-after"] == "7"
+        assert chat_error.value.response.headers["x-firstchair-provider-status"] == "529"
         with pytest.raises(anthropic.APIStatusError) as messages_error:
             anthropic.Anthropic(base_url=running.url, api_key=running.key, max_retries=0).messages.create(
                 model="main", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]

@@ -12,6 +12,7 @@ is then cancelled, or read on to its usage.
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 
@@ -433,8 +434,10 @@ class Exchange:
             outcome = Outcome.REFUSED if refused and 400 <= status < 500 else Outcome.FAILED
         await self.ending.write(outcome, status, failure=failure)
         headers = self._extra_headers()
+        if failure.status is not None:
+            headers.append((b"x-firstchair-provider-status", str(failure.status).encode()))
         if failure.retry_after_s is not None:
-            headers.append((b"retry-after", str(max(1, round(failure.retry_after_s))).encode()))
+            headers.append((b"retry-after", str(max(1, math.ceil(failure.retry_after_s))).encode()))
         await client.answer(status, encoded(body), headers)
 
     async def _interrupted(self) -> None:
