@@ -1,7 +1,7 @@
 """A real llama.cpp server for slow tests: its own virtual environment, a free port, gone afterwards.
 
 ``make llama-env`` builds it from source into ``.venv-llama`` (ten minutes on two cores); ``FIRSTCHAIR_LLAMA_SERVER``
-names another ``llama-server``.
+names another server that takes the same flags.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def running_llama(gguf: Path, log: Path, *, context: int = 2048) -> Iterator[Eng
     """Serve ``gguf`` with the chat template it carries; its output goes to ``log``."""
     port = free_port()
     command = [str(llama_server()), "--model", str(gguf), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--ctx-size", str(context), "--threads", "2", "--jinja"]
-    with running_engine("llama.cpp", command, port, log) as server:
+    command += ["--ctx-size", str(context)]
+    # Weights packed anew for AMX end in an illegal instruction where a virtual machine grants no tiles.
+    environment = {"LLAMA_ARG_REPACK": "0"}
+    with running_engine("llama.cpp", command, port, log, environment=environment) as server:
         yield server
