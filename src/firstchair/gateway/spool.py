@@ -169,11 +169,13 @@ class SpoolWriter:
             written = os.writev(self._fd, (header, record))
             if written != size:
                 self._cut()
+                self._let_go()
                 return Loss.DISK_FULL
             if self._fsync == "always":
                 os.fsync(self._fd)
         except OSError as error:
             self._cut()
+            self._let_go()
             return _loss_of(error)
         self._size += size
         self._used += size
@@ -185,6 +187,12 @@ class SpoolWriter:
         try:
             os.ftruncate(self._fd, self._size)
         except OSError:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _let_go(self) -> None:
+        """Leave the segment behind, so that the reader may delete it: its own bytes may be what fills the disk."""
+        if self._fd >= 0 and self._size > HEAD_SIZE:
             os.close(self._fd)
             self._fd = -1
 
