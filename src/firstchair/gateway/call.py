@@ -38,6 +38,7 @@ class Call:
         self.trace: Mapping[str, str] = {}
         """Headers of the trace that this call is part of; they go to whichever provider."""
         self._request: ChatRequest | None = None
+        self._tools: tuple[Tool, ...] | None = None
 
     @property
     def session(self) -> str:
@@ -57,10 +58,14 @@ class Call:
 
     def tools(self) -> tuple[Tool, ...]:
         """The tools; none when the request is one that only its own provider understands."""
-        try:
-            return self.request().tools
-        except BadRequest:
-            return ()
+        if self._request is not None:
+            return self._request.tools
+        if self._tools is None:
+            try:
+                self._tools = self.dialect.read_tools(self.body)
+            except BadRequest:
+                self._tools = ()
+        return self._tools
 
     def sticky_session(self) -> str:
         """What stays the same through a session: its header, else its beginning (system and first message)."""

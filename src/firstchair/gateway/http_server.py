@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ MAX_HEAD_BYTES = 2 * 1024 * 1024
 """Request line and headers together, before anybody has looked at them; what may be less is in the configuration."""
 LINGER_S = 0.25
 """How long a request that is on its way when the stop begins may take to arrive."""
+AGAIN_S = 0.02
+"""Until the next look at a socket where a request or connection still waits when it is to be closed …"""
+LOOKS = 250
+"""… and how often the port is looked at: clients that never stop coming do not keep it open."""
 KEEPALIVE_S = 75
 """Longer than the idle time after which usual clients and balancers close a connection themselves."""
 OWED_S = 30.0
@@ -143,8 +148,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.loop.call_later(LINGER_S, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+        if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
+            return
+        if has_input(self.transport.get_extra_info("socket")):
+            # A request is here and was not read yet: a close would reset it.
+            self.loop.call_later(AGAIN_S, self._close_if_idle)
+        else:
             self.transport.close()
+
+
+def has_input(sock: Any) -> bool:
+    """Whether bytes, or a connection, wait to be taken from a socket."""
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _without_upgrade(value: bytes) -> bytes:
@@ -188,8 +205,12 @@ async def run_server(app: Any, listener: socket.socket, *, drain_s: float, paren
         on_stop()
         BoundedProtocol.stopping = True
 
-    def finish() -> None:
-        server.should_exit = True
+    def finish(looks_left: int = LOOKS) -> None:
+        if looks_left and has_input(listener):
+            # Whoever is in the queue of the port when it closes is reset: a busy machine has taken them late.
+            loop.call_later(AGAIN_S, finish, looks_left - 1)
+        else:
+            server.should_exit = True
 
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_reader(parent_fd, stop)

@@ -17,7 +17,7 @@ from firstchair.chat.anthropic_wire import (
     tools_from_anthropic,
     tools_to_anthropic,
 )
-from firstchair.chat.messages import ImagePart, Message, Part, RawPart, ThinkingPart, ToolCall
+from firstchair.chat.messages import ImagePart, Message, Part, RawPart, ThinkingPart, Tool, ToolCall
 from firstchair.chat.wire_fields import need
 from firstchair.chat.wire_request import (
     check_thinking,
@@ -94,7 +94,6 @@ class AnthropicMessages(ProviderErrors):
             raise BadRequest("expected text or a list of text blocks", param="system")
         with refusing():
             messages = messages_from_anthropic(rows, system)
-            tools = tools_from_anthropic(take_list(body, "tools"))
         metadata = take_object(body, "metadata") or {}
         user = metadata.get("user_id")
         if not isinstance(user, str | None):
@@ -109,7 +108,7 @@ class AnthropicMessages(ProviderErrors):
             dialect="anthropic",
             **common_fields(body, hottest=1),
             messages=messages,
-            tools=tools,
+            tools=self.read_tools(body),
             tool_choice=choice,
             parallel_tool_calls=parallel,
             max_tokens=take_count(body, "max_tokens"),
@@ -120,6 +119,10 @@ class AnthropicMessages(ProviderErrors):
             user=user,
             extra=extra,
         )
+
+    def read_tools(self, body: Mapping[str, Any]) -> tuple[Tool, ...]:
+        with refusing():
+            return tools_from_anthropic(take_list(body, "tools"))
 
     def write_request(self, request: ChatRequest, target: Target) -> Written:
         """Where the client gave no limit, the slot's is sent: this wire demands one."""

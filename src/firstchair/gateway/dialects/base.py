@@ -276,6 +276,9 @@ class Dialect(Protocol):
     def read_request(self, body: Mapping[str, Any]) -> ChatRequest:
         """Raises ``BadRequest`` with ``param`` for what cannot be read."""
 
+    def read_tools(self, body: Mapping[str, Any]) -> tuple[Tool, ...]:
+        """The tools of a request by themselves: most calls need no more of it. Raises ``BadRequest``."""
+
     def write_request(self, request: ChatRequest, target: Target) -> Written:
         """Raises ``BadRequest`` for what must not be dropped."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart
+from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool
 from firstchair.chat.openai_wire import (
     ReasoningKey,
     ToolImages,
@@ -89,7 +89,6 @@ class OpenAIChat(OpenAIErrors):
             raise BadRequest("expected a list of at least one message", param="messages")
         with refusing():
             messages = messages_from_openai(rows)
-            tools = tools_from_openai(take_list(body, "tools"))
         limit, newer = take_count(body, "max_tokens"), take_count(body, "max_completion_tokens")
         if limit is not None and newer is not None and limit != newer:
             raise BadRequest(
@@ -103,7 +102,7 @@ class OpenAIChat(OpenAIErrors):
             dialect="openai",
             **common_fields(body, hottest=2),
             messages=messages,
-            tools=tools,
+            tools=self.read_tools(body),
             tool_choice=_choice_in(body, extra),
             parallel_tool_calls=take_bool(body, "parallel_tool_calls"),
             max_tokens=limit if newer is None else newer,
@@ -114,6 +113,10 @@ class OpenAIChat(OpenAIErrors):
             user=take_text(body, "user"),
             extra=extra,
         )
+
+    def read_tools(self, body: Mapping[str, Any]) -> tuple[Tool, ...]:
+        with refusing():
+            return tools_from_openai(take_list(body, "tools"))
 
     def write_request(self, request: ChatRequest, target: Target) -> Written:
         """A stream always asks for the usage: the ledger needs it, whether or not the client does."""

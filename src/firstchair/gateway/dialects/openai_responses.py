@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from firstchair.chat.messages import RawPart
+from firstchair.chat.messages import RawPart, Tool
 from firstchair.chat.openai_wire import tools_from_openai
 from firstchair.chat.wire_fields import need
 from firstchair.core.errors import BadRequest, DataError
@@ -134,6 +134,10 @@ class OpenAIResponses(OpenAIErrors):
             user=take_text(body, "user"),
             extra=extra,
         )
+
+    def read_tools(self, body: Mapping[str, Any]) -> tuple[Tool, ...]:
+        with refusing():
+            return tools_from_openai(_tools_in(take_list(body, "tools"), {}))
 
     def write_request(self, request: ChatRequest, target: Target) -> Written:
         """System messages at the start become ``instructions``. Always without ``store``."""
