@@ -210,6 +210,8 @@ async def run_server(app: Any, listener: socket.socket, *, drain_s: float, paren
             # Whoever is in the queue of the port when it closes is reset: a busy machine has taken them late.
             loop.call_later(AGAIN_S, finish, looks_left - 1)
         else:
+            for port in server.servers:
+                port.close()  # now: the server itself looks only ten times a second
             server.should_exit = True
 
     loop.add_signal_handler(signal.SIGTERM, stop)
