@@ -23,7 +23,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tasks, recordings and training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:
-    """Record a teacher through the gateway, train a tiny model, compare, promote it: five minutes on two cores."""
+    """Record a teacher through the gateway, train a tiny model, compare, promote it: minutes on two cores."""
     from firstchair.cli.demo_run import DemoOptions, run_demo
 
     run_demo(
