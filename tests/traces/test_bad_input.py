@@ -233,7 +233,8 @@ def test_no_credential_reaches_the_store_or_an_error(tmp_path):
 
 
 SLOW_IMPORT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down that it is ignored
 from pathlib import Path
 import firstchair.traces.store as module
 from firstchair.cli.main import main
