@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from corpus import Rng, sample
+from corpus import sample
+from draws import Rng
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
@@ -151,7 +152,7 @@ def exact_spans(model: Qwen3ForCausalLM, batches: Batches, stage: float, count: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=float, default=11e6)
+    parser.add_argument("--tokens", type=float, default=12e6)
     parser.add_argument("--batch-tokens", type=int, default=6144)
     parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--hidden", type=int, default=192)

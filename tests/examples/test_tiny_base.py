@@ -16,10 +16,10 @@ FOLDER = Path(__file__).parents[2] / "examples" / "tiny_base"
 def samples():
     sys.path.insert(0, str(FOLDER))
     try:
-        corpus = importlib.import_module("corpus")
+        corpus, draws = importlib.import_module("corpus"), importlib.import_module("draws")
     finally:
         sys.path.remove(str(FOLDER))
-    rng = corpus.Rng(7)
+    rng = draws.Rng(7)
     rng.lexicon = ("harbor", "Agent", "memory")
     return [corpus.sample(rng, 1.0) for _ in range(300)]
 
