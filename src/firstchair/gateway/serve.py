@@ -117,9 +117,7 @@ def _prepare(config: GatewayConfig) -> None:
     from firstchair.gateway.control.prices import PriceTable
     from firstchair.gateway.control.store import ControlStore
     from firstchair.gateway.telemetry import check_environment
-    from firstchair.gateway.worker import known_dialects
 
-    known_dialects()
     for name, provider in config.providers.items():
         provider.secret(name)
     PriceTable.load(config.prices)

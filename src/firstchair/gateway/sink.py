@@ -178,7 +178,7 @@ class Sink:
         """Raises ``ConfigError`` when another process is the sink of this spool."""
         make_dirs(config.spool)
         self._config, self._now_us = config, now_us
-        self._readers = dialect_readers() if readers is None else readers
+        self._readers = _readers() if readers is None else readers
         self._lock = (config.spool / "sink.lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -516,10 +516,7 @@ def _spool_id(spool: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def dialect_readers() -> stitch.Readers:
-    """``read_request`` of every dialect."""
-    from firstchair.gateway.dialects.anthropic import AnthropicMessages
-    from firstchair.gateway.dialects.openai_chat import OpenAIChat
-    from firstchair.gateway.dialects.openai_responses import OpenAIResponses
+def _readers() -> stitch.Readers:
+    from firstchair.gateway.dialects.known import known_dialects
 
-    return {dialect.name: dialect.read_request for dialect in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
+    return {name: dialect.read_request for name, dialect in known_dialects().items()}

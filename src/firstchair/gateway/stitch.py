@@ -20,6 +20,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -381,19 +382,14 @@ def recorded_call(record: CallRecord, request: ChatRequest) -> RecordedCall:
 def _catalog_id(tools: tuple[Tool, ...]) -> str:
     """``catalog_id_of``, remembered: a harness offers the same tools on every call."""
     try:
-        text = msgspec.msgpack.encode(tools)
+        return _id_of_text(msgspec.msgpack.encode(tools))
     except (OverflowError, msgspec.MsgspecError, UnicodeEncodeError):
         return catalog_id_of(tools)
-    known = _catalog_ids.get(text)
-    if known is None:
-        if len(_catalog_ids) >= _MAX_CATALOGS:
-            _catalog_ids.clear()
-        known = _catalog_ids[text] = catalog_id_of(tools)
-    return known
 
 
-_catalog_ids: dict[bytes, str] = {}
-_MAX_CATALOGS = 64
+@lru_cache(64)
+def _id_of_text(text: bytes) -> str:
+    return catalog_id_of(msgspec.msgpack.decode(text, type=tuple[Tool, ...]))
 
 
 def _tokens(record: CallRecord) -> tuple[CallTokens | None, bool]:

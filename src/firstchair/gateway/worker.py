@@ -22,6 +22,7 @@ from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import EMPTY, Snapshot
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.dialects.base import Dialect, DialectName
+from firstchair.gateway.dialects.known import known_dialects
 from firstchair.gateway.limits import Budgets, RateLimits
 from firstchair.gateway.recorder import Recorder
 from firstchair.gateway.records import CallRecord
@@ -161,12 +162,3 @@ class _Book:
 
     def settle(self, key_id: str, reserved: int, actual: int) -> None:
         self._store.settle(key_id, reserved, actual, worker=self._worker)
-
-
-def known_dialects() -> dict[DialectName, Dialect]:
-    """The wire formats, by name."""
-    from firstchair.gateway.dialects.anthropic import AnthropicMessages
-    from firstchair.gateway.dialects.openai_chat import OpenAIChat
-    from firstchair.gateway.dialects.openai_responses import OpenAIResponses
-
-    return {"openai": OpenAIChat(), "responses": OpenAIResponses(), "anthropic": AnthropicMessages()}

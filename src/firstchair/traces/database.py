@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
@@ -134,6 +134,32 @@ def reading(engine: Engine) -> Iterator[Connection]:
     """One read transaction: a consistent view."""
     with translated(engine), engine.connect() as connection, connection.begin():
         yield connection
+
+
+class OpenDatabase:
+    """An open database, as every store on one has it."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    def close(self) -> None:
+        """Give connections back."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """The URL without its password."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """One write transaction, the only one: committed when the block ends, undone when it raises."""
+        return writing(self._engine)
 
 
 @contextmanager

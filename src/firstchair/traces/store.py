@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, delete, func, insert, inspect, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, inspect, select
 
 from firstchair.chat.messages import Tool
 from firstchair.core.clock import utc_now
@@ -24,7 +24,7 @@ from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad
 from firstchair.traces import schema
 from firstchair.traces.checks import check_session
-from firstchair.traces.database import open_engine, reading, store_url, use_wal, writing
+from firstchair.traces.database import OpenDatabase, open_engine, reading, store_url, use_wal, writing
 from firstchair.traces.filters import Filters, conditions, id_text
 from firstchair.traces.rows import SessionRows, rows_of, session_of, tools_of, tools_text
 from firstchair.traces.session import Session, catalog_id_of
@@ -77,11 +77,8 @@ class SessionRow(NamedTuple):
     origin: str
 
 
-class TraceStore:
+class TraceStore(OpenDatabase):
     """An open store. Safe to share between threads; one writer at a time, readers never wait."""
-
-    def __init__(self, engine: Engine):
-        self._engine = engine
 
     @classmethod
     def open(cls, url: str | Path, *, must_exist: bool = False) -> TraceStore:
@@ -119,26 +116,7 @@ class TraceStore:
             )
         return cls(engine)
 
-    def close(self) -> None:
-        """Give connections back."""
-        self._engine.dispose()
-
-    def __enter__(self) -> TraceStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def url(self) -> str:
-        """The URL without its password."""
-        return self._engine.url.render_as_string(hide_password=True)
-
     # Writing
-
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """One transaction for several ``add``: committed when the block ends, undone when it raises."""
-        return writing(self._engine)
 
     def add(
         self,

@@ -25,8 +25,6 @@ from firstchair.traces.session import Session
 PAGE = 50
 MESSAGES = 200
 """Of a session on one page."""
-FOLD = 1200
-"""A longer text is folded."""
 
 
 class Piece(NamedTuple):
@@ -37,10 +35,6 @@ class Piece(NamedTuple):
     text: str
     name: str = ""
     is_bad: bool = False
-
-    @property
-    def is_long(self) -> bool:
-        return len(self.text) > FOLD
 
 
 class Shown(NamedTuple):

@@ -25,7 +25,7 @@ from firstchair.gateway.control.history import SlotVersion
 from firstchair.gateway.control.keys import KeyLimits, NewKey, StoredKey
 from firstchair.gateway.control.slots import Route, SlotConfig, check_no_overlap, promoted
 from firstchair.gateway.control.snapshot import Key, Snapshot
-from firstchair.traces.database import open_engine, reading, store_url, use_wal, writing
+from firstchair.traces.database import OpenDatabase, open_engine, reading, store_url, use_wal, writing
 
 LIVE_S = 2.0
 """A worker without a heartbeat for longer does not count. Clocks of several hosts must agree to within a second."""
@@ -68,13 +68,14 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-class ControlStore:
+class ControlStore(OpenDatabase):
     """An open control database. Safe to share between threads."""
 
     def __init__(
         self, engine: Engine, *, providers: Collection[str] | None = None, now_us: Callable[[], int] = _now_us
     ):
-        self._engine, self._now_us = engine, now_us
+        super().__init__(engine)
+        self._now_us = now_us
         self._providers = None if providers is None else frozenset(providers)
 
     @classmethod
@@ -120,25 +121,6 @@ class ControlStore:
                 "use the version that wrote it, or name another database"
             )
         return cls(engine, providers=providers, now_us=now_us)
-
-    def close(self) -> None:
-        """Give connections back."""
-        self._engine.dispose()
-
-    def __enter__(self) -> ControlStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def url(self) -> str:
-        """The URL without its password."""
-        return self._engine.url.render_as_string(hide_password=True)
-
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """One write transaction, the only one: committed when the block ends, undone when it raises."""
-        return writing(self._engine)
 
     def reading(self) -> AbstractContextManager[Connection]:
         """One read transaction: a consistent view."""
