@@ -4,7 +4,9 @@
 
 Random tokens and random weights: a shared system prompt, sessions that grow by a reply and an observation a step.
 Replay asks for all decisions at once; lockstep asks for one decision of every session at a time, each prompt
-holding the reply before, as live episodes do. CPU seconds: wall time on one free core is the same figure.
+holding the reply before, as live episodes do. With more than one thread it is done twice, the second time with an
+OpenMP pool of the main thread lying idle beside the engine's (see ``engines/openmp.py``). CPU seconds: with one
+thread, wall time on a free core is the same figure.
 """
 
 from __future__ import annotations
@@ -63,10 +65,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         model.save_pretrained(directory)
         asyncio.run(measure(Path(directory), options))
+        if torch.get_num_threads() > 1:
+            print("with another pool lying idle:")
+            asyncio.run(measure(Path(directory), options, idle_pool=True))
 
 
-async def measure(model_dir: Path, options: argparse.Namespace) -> None:
+def open_engine(model_dir: Path, *, idle_pool: bool) -> TransformersEngine:
     engine = TransformersEngine(model_dir)
+    if idle_pool:
+        torch.ones(1 << 20).exp_()
+    return engine
+
+
+async def measure(model_dir: Path, options: argparse.Namespace, *, idle_pool: bool = False) -> None:
+    engine = open_engine(model_dir, idle_pool=idle_pool)
     draw = random.Random(0)
     sampling = Sampling(max_new_tokens=options.new)
 
@@ -91,7 +103,7 @@ async def measure(model_dir: Path, options: argparse.Namespace) -> None:
             grown[s] += (generation.ids or ()) + tokens(options.observation)
     report("lockstep", options, cpu, wall)
     await engine.close()
-    engine = TransformersEngine(model_dir)
+    engine = open_engine(model_dir, idle_pool=idle_pool)
     cpu, wall = time.process_time(), time.perf_counter()
     count = len([generation async for generation in engine.generate(replay)])
     report("replay", options, cpu, wall)

@@ -25,6 +25,7 @@ import torch
 from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request
 from firstchair.engines.constrain import Grammars
 from firstchair.engines.jobs import Job, RequestRefused, check_request, fit_prompt
+from firstchair.engines.openmp import release_pool
 from firstchair.engines.packed_runner import Limits, PackedRunner
 from firstchair.engines.packed_support import use_packed_attention
 from firstchair.engines.plain_runner import PlainRunner
@@ -84,6 +85,7 @@ class TransformersEngine:
         self._text = TextSide.of(self._model_dir, renderer)
         self._grammars = Grammars(self._text.tokenizer)
         self._serving = self._serve(Path(adapter) if adapter else None)
+        release_pool()  # of the caller, who only loads; from here on the worker computes
         self._worker = Worker(lambda: self._serving.runner, self._prepare)
         self._live: dict[str, list[Job]] = {}
         self._lock = threading.Lock()

@@ -13,6 +13,7 @@ import torch
 
 from firstchair.engines.base import ErrorKind
 from firstchair.engines.jobs import Job
+from firstchair.engines.openmp import release_pool
 from firstchair.engines.runner import Runner
 
 CLOSED = f"{ErrorKind.ENGINE}: the engine is closed"
@@ -78,7 +79,10 @@ class Worker:
         """Move commands from the inbox to the runner; waits when there is nothing to do. False: close."""
         while not self._calls:
             try:
-                command = self._inbox.get(block=not self._runner().busy)
+                idle = not self._runner().busy
+                if idle and self._inbox.empty():
+                    release_pool()
+                command = self._inbox.get(block=idle)
             except queue.Empty:
                 return True
             if command is None:

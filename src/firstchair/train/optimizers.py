@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from firstchair.core.errors import IntegrityError
 from firstchair.train.config import AdamW, Muon
+from firstchair.train.muon import StackedMuon
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _adamw(
 
 
 def _muon(named: Sequence[tuple[str, nn.Parameter]], config: Muon) -> OptimizerPart:
-    optimizer = torch.optim.Muon(
+    optimizer = StackedMuon(
         [p for _, p in named],
         lr=config.lr,
         weight_decay=config.weight_decay,
