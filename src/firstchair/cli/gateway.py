@@ -327,6 +327,43 @@ def tail(
             follow_calls(store, calls[-1]["seq"] if calls else 0, slot=slot, wide=wide, as_json=as_json)
 
 
+@app.command("show")
+def show_call(
+    call_id: Annotated[str, typer.Argument(metavar="CALL", help="The call's id, as `tail --json` prints it.")],
+    request: Annotated[
+        bool, typer.Option("--request", help="Only the client's body, byte for byte as it was recorded.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Print one recorded call as JSON: request, answer, every try, tokens."""
+    from firstchair.cli.gateway_calls_view import print_call, recorded_call
+
+    print_call(recorded_call(_config(config), call_id), only_request=request)
+
+
+@app.command()
+def shadow(
+    slot: OnlySlot = "",
+    since: Annotated[str, typer.Option(help="Only calls received at or after this ISO 8601 time.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many of the calls that differ.")] = 20,
+    config: Config = None,
+    db: Database = "",
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """How often shadows did what the primary did, and the newest calls where they did not."""
+    from firstchair.cli.gateway_calls_view import print_shadows
+    from firstchair.gateway.console.insight import shadow_agreement
+    from firstchair.gateway.shadow import disagreements
+    from firstchair.traces.times import microseconds
+
+    after = microseconds(since, field="--since")
+    with _opened(config, db) as store, store.reading() as connection:
+        lines = shadow_agreement(connection, since_us=after, slot=slot)
+        differ = disagreements(connection, slot=slot, since_us=after or 0, limit=limit)
+    print_shadows(lines, differ, wide=wide, as_json=as_json)
+
+
 @app.command()
 def audit(
     target: Annotated[str, typer.Option("--of", help="Only changes of this slot or key id.")] = "",

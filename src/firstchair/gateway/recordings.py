@@ -29,6 +29,7 @@ from sqlalchemy import (
     Text,
     delete,
     insert,
+    inspect,
     select,
     update,
 )
@@ -186,9 +187,11 @@ def mark_left_out(connection: Connection, reasons: Mapping[str, str]) -> None:
 
 def read_recording(connection: Connection, call_id: str, blobs: BlobStore) -> CallRecord:
     """One call as it was recorded, its request in place. Raises ``ConfigError`` when it was not."""
-    data = connection.execute(select(recordings.c.record).where(recordings.c.call_id == call_id)).scalar()
+    kept = inspect(connection).has_table(recordings.name)  # a store that no gateway ever wrote to has none
+    query = select(recordings.c.record).where(recordings.c.call_id == call_id)
+    data = connection.execute(query).scalar() if kept else None
     if data is None:
-        raise ConfigError(f"call {call_id[:80]!r}: not recorded here; `firstchair gateway ledger` lists calls")
+        raise ConfigError(f"call {call_id[:80]!r}: not recorded here; `firstchair gateway tail --json` lists calls")
     record = decode_record(zlib.decompress(data))
     return msgspec.structs.replace(record, request=request_of(record, blobs), request_blob="")
 

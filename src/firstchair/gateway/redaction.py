@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -61,11 +61,6 @@ def load_hook(reference: str) -> TextHook:
             f"recording.redact_hook: found {reference!r}; expected package.module:function, a function of one text"
         )
     return found  # type: ignore[no-any-return]
-
-
-def stored_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The headers that may be written down: those of the allow-list, by lower-case name."""
-    return {name.lower(): redact_text(value) for name, value in headers if name.lower() in SAFE_HEADERS}
 
 
 class Redactor:

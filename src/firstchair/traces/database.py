@@ -157,6 +157,10 @@ class OpenDatabase:
         """The URL without its password."""
         return self._engine.url.render_as_string(hide_password=True)
 
+    def reading(self) -> AbstractContextManager[Connection]:
+        """One read transaction: a consistent view."""
+        return reading(self._engine)
+
     def transaction(self) -> AbstractContextManager[Connection]:
         """One write transaction, the only one: committed when the block ends, undone when it raises."""
         return writing(self._engine)

@@ -15,7 +15,6 @@ from tests.gateway.dialects.streams import (
     USAGE,
     anthropic_bytes,
     block,
-    call,
     chunk,
     collect,
     completion,
@@ -49,7 +48,7 @@ from firstchair.gateway.dialects.base import (
     Target,
     TokenCounts,
 )
-from firstchair.gateway.dialects.collect import Collector, cut_call, events_of
+from firstchair.gateway.dialects.collect import Collector, events_of
 from firstchair.gateway.dialects.openai_chat import OpenAIChat
 
 OPEN, A = OpenAIChat(), AnthropicMessages()
@@ -173,12 +172,11 @@ def test_an_ending_of_calls_without_calls_is_a_stop():
     assert (answer.finish, answer.native_finish) == (Finish.STOP, "tool_calls")
 
 
-def test_a_call_that_the_limit_cut_is_flagged_and_no_other():
+def test_a_call_that_the_limit_cut_says_so_by_its_ending():
     cut = OPEN.read_answer(OPENAI["cut call"][1])
     assert cut.finish is Finish.LENGTH
-    assert cut_call(cut) == cut.message.tool_calls[0]
-    assert cut_call(OPEN.read_answer(OPENAI["malformed call"][1])) is None
-    assert cut_call(OPEN.read_answer(completion({"tool_calls": [call("a", "b", "{}")]}, "length"))) is None
+    assert cut.message.tool_calls[0].parsed() is None
+    assert OPEN.read_answer(OPENAI["malformed call"][1]).finish is not Finish.LENGTH
 
 
 @pytest.mark.parametrize("name", ["malformed call", "cut call"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart, ToolCall, text_message
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.records import CallRecord, Outcome, encode_record
-from firstchair.gateway.redaction import Redactor, load_hook, stored_headers
+from firstchair.gateway.redaction import Redactor, load_hook
 from firstchair.traces.redact import REDACTED, may_hold_secret, redact_text
 
 CANARY = "Canary7f3a9cQ81xZ"
@@ -216,14 +216,6 @@ def test_a_hook_is_named_by_module_and_function():
     for wrong in ("textwrap", "textwrap:none", "no.such.module:f", "textwrap:", ":f", "sys:path"):
         with pytest.raises(ConfigError, match="redact_hook"):
             load_hook(wrong)
-
-
-def test_headers_are_kept_by_an_allow_list():
-    headers = [("Authorization", CANARY), ("X-Api-Key", CANARY), ("Cookie", CANARY), ("User-Agent", "sdk/1")]
-    assert stored_headers([*headers, ("Content-Type", "application/json")]) == {
-        "user-agent": "sdk/1",
-        "content-type": "application/json",
-    }
 
 
 @settings(deadline=None, max_examples=200)

@@ -122,10 +122,6 @@ class ControlStore(OpenDatabase):
             )
         return cls(engine, providers=providers, now_us=now_us)
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """One read transaction: a consistent view."""
-        return reading(self._engine)
-
     def _brief(self) -> AbstractContextManager[Connection]:
         """A transaction that begins with its write of one row: on PostgreSQL it waits for that row alone."""
         return reading(self._engine)

@@ -69,14 +69,6 @@ def derived_finish(finish: Finish, *, has_calls: bool) -> Finish:
     return finish
 
 
-def cut_call(answer: ChatAnswer) -> ToolCall | None:
-    """The call that the token limit cut: its arguments are not whole and it must not be run."""
-    if answer.finish not in (Finish.LENGTH, Finish.CONTEXT_WINDOW) or not answer.message.tool_calls:
-        return None
-    last = answer.message.tool_calls[-1]
-    return last if last.parsed() is None else None
-
-
 class _Block:
     """One block as far as it came."""
 
