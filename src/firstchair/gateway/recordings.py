@@ -27,6 +27,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     delete,
     insert,
     inspect,
@@ -169,12 +170,12 @@ def unstitched_ids(connection: Connection, spool: str) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def mark_stitched(connection: Connection, session_id: str, call_ids: Sequence[str]) -> None:
-    """Say which session holds calls."""
-    for chunk in _chunks(call_ids):
-        connection.execute(
-            update(recordings).where(recordings.c.call_id.in_(chunk)).values(session_id=session_id, note=None)
-        )
+def mark_stitched(connection: Connection, sessions_of: Mapping[str, str]) -> None:
+    """Say which session holds calls (call id → session id)."""
+    if sessions_of:
+        one = update(recordings).where(recordings.c.call_id == bindparam("of_call"))
+        rows = [{"of_call": call_id, "to_session": session} for call_id, session in sessions_of.items()]
+        connection.execute(one.values(session_id=bindparam("to_session"), note=None), rows)
 
 
 def mark_left_out(connection: Connection, reasons: Mapping[str, str]) -> None:
@@ -257,11 +258,19 @@ def claim_session(connection: Connection, spool: str, session_id: str, now_us: i
     return bool(row[0] == spool and row[1] is None)
 
 
-def keep_end(connection: Connection, spool: str, session_id: str, end: str, now_us: int) -> None:
-    """Keep where a written session ends."""
-    values = {"end_key": end, "updated_us": now_us}
-    if not connection.execute(update(sessions).where(sessions.c.session_id == session_id).values(**values)).rowcount:
-        connection.execute(insert(sessions), [{"session_id": session_id, "spool": spool, **values}])
+def keep_ends(connection: Connection, spool: str, ends: Mapping[str, str], now_us: int) -> None:
+    """Keep where written sessions end (session id → key)."""
+    known: set[str] = set()
+    for chunk in _chunks(list(ends)):
+        query = select(sessions.c.session_id).where(sessions.c.session_id.in_(chunk))
+        known.update(connection.execute(query).scalars())
+    old = [{"of_session": name, "to_end": end} for name, end in ends.items() if name in known]
+    new = [{"session_id": name, "end_key": end} for name, end in ends.items() if name not in known]
+    if old:
+        one = update(sessions).where(sessions.c.session_id == bindparam("of_session"))
+        connection.execute(one.values(end_key=bindparam("to_end"), updated_us=now_us), old)
+    if new:
+        connection.execute(insert(sessions), [{**row, "spool": spool, "updated_us": now_us} for row in new])
 
 
 def keep_losses(connection: Connection, spool: str, counts: Mapping[tuple[str, str], int]) -> None:

@@ -39,7 +39,7 @@ from firstchair.gateway.control import ledger
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import CallRecord, decode_record
 from firstchair.gateway.spool import BadFrame, Frame, SpoolReader, losses_of
-from firstchair.gateway.stitch import NotStitched, Stitched, Stitcher, Stored
+from firstchair.gateway.stitch import NotStitched, ReadCall, Stitched, Stitcher, Stored
 from firstchair.traces.database import open_engine, reading, store_url, writing
 from firstchair.traces.store import NewSession, TraceStore
 
@@ -412,16 +412,29 @@ class Sink:
     def _stitch(self, stitcher: Stitcher) -> None:
         """Hand what was committed to the stitcher, and note what is in no session."""
         left_out: dict[str, str] = {}
-        while self._to_stitch:
-            record, body = self._to_stitch[0]
+
+        @contextlib.contextmanager
+        def surviving(record: CallRecord) -> Iterator[None]:
             try:
-                stitcher.add(record, self._body(record) if body is None else body, self._now_us())
+                yield
             except NotStitched as error:
                 left_out[record.call_id] = str(error)
             except (FirstchairError, SQLAlchemyError, OSError):
                 raise  # the databases, not the call
             except Exception as error:  # noqa: BLE001 - one call that trips the stitcher must not end all recording
                 left_out[record.call_id] = f"fault: {type(error).__name__}"
+
+        calls: dict[str, ReadCall] = {}
+        for record, body in self._to_stitch:
+            with surviving(record):
+                calls[record.call_id] = stitcher.read(record, self._body(record) if body is None else body)
+        # Nothing is written until all are placed, so one look at the database serves them all.
+        stored = stitcher.stored_ends(list(calls.values()))
+        while self._to_stitch:
+            record, _ = self._to_stitch[0]
+            with surviving(record):
+                if record.call_id in calls:
+                    stitcher.place(calls[record.call_id], stored, self._now_us())
             self._to_stitch.popleft()
         self._note_left_out(left_out)
 
@@ -457,13 +470,13 @@ class Sink:
         now_us = self._now_us()
         written = [item for origin, item in origins.items() if origin not in bad]
         with writing(bases.control) as connection:
-            for item in written:
-                session_id = item.session.session_id
-                recordings.mark_stitched(connection, session_id, item.call_ids)
-                recordings.keep_end(connection, self._spool_id, session_id, item.end, now_us)
-                # A report by session counts the branches of a named session as that session.
-                named = str(item.session.meta.get("branch_of", session_id))
-                ledger.set_sessions(connection, dict.fromkeys(item.call_ids, named))
+            calls = [(call_id, item.session) for item in written for call_id in item.call_ids]
+            recordings.mark_stitched(connection, {call_id: session.session_id for call_id, session in calls})
+            ends = {item.session.session_id: item.end for item in written}
+            recordings.keep_ends(connection, self._spool_id, ends, now_us)
+            # A report by session counts the branches of a named session as that session.
+            named = {call_id: str(session.meta.get("branch_of", session.session_id)) for call_id, session in calls}
+            ledger.set_sessions(connection, named)
         for item in written:
             stitcher.saved(item, now_us)
         self._sessions += len(written)

@@ -106,14 +106,25 @@ class _Open:
         return str(self.branch.keys[-1])
 
 
-class _Call(NamedTuple):
+class ReadCall(NamedTuple):
     """A record read for stitching."""
 
+    record: CallRecord
     call: RecordedCall
     keys: list[str]
     reply_keys: list[str]
     tools: tuple[Tool, ...]
     size: int
+
+    @property
+    def ends(self) -> list[str]:
+        """Where a branch may end that the prompt goes on from, the longest first.
+
+        None ends before the last answer in the prompt: an answer that a branch has no call for came from elsewhere,
+        and must be a new branch's context, not this one's decision.
+        """
+        answers = (index for index, message in enumerate(self.call.prompt) if message.role == "assistant")
+        return self.keys[max(answers, default=0) :][::-1]
 
 
 class Stitcher:
@@ -160,6 +171,11 @@ class Stitcher:
 
         Raises ``NotStitched`` for one that belongs nowhere; what ``earlier`` raises leaves everything as it was.
         """
+        call = self.read(record, body)
+        return self.place(call, self.stored_ends([call]), now_us)
+
+    def read(self, record: CallRecord, body: bytes) -> ReadCall:
+        """The first half of ``add``, which asks and changes nothing. Raises ``NotStitched``."""
         if record.variant == "shadow":
             raise NotStitched("shadow")
         if record.outcome is Outcome.REFUSED:
@@ -167,8 +183,20 @@ class Stitcher:
         if not body:
             raise NotStitched("no request")
         scope = ("session", record.session) if record.session else ("prefix", record.key_id, record.user)
-        call = self._read(record, body, scope)
-        found = self._find(call) or self._new(record, call)
+        return self._read(record, body, scope)
+
+    def stored_ends(self, calls: Sequence[ReadCall]) -> dict[str, list[str]]:
+        """The stored sessions that ``calls`` might go on from, by the key of their end; one question for them all.
+
+        The answer holds until something is written.
+        """
+        ends = {end: None for call in calls for end in call.ends}
+        return self._earlier.sessions_ending(list(ends)) if ends else {}
+
+    def place(self, call: ReadCall, stored: Mapping[str, Sequence[str]], now_us: int) -> str:
+        """The second half of ``add``; ``stored`` is what ``stored_ends`` said of this call, among others."""
+        record = call.record
+        found = self._find(call, stored) or self._new(record, call)
         self._forget_end(found)
         found.labels = _labels(record, found.labels)
         extend_branch(found.branch, call.call, call.keys, call.reply_keys)
@@ -244,7 +272,7 @@ class Stitcher:
         )
         return Stitched(session, item.tools, item.end, tuple(item.unsaved))
 
-    def _read(self, record: CallRecord, body: bytes, scope: tuple[str, ...]) -> _Call:
+    def _read(self, record: CallRecord, body: bytes, scope: tuple[str, ...]) -> ReadCall:
         try:
             value = loads_bytes(body, max_depth=_MAX_REQUEST_DEPTH)
             if not isinstance(value, dict):
@@ -258,30 +286,24 @@ class Stitcher:
         seed = _digest(b"", (*scope, recorded.catalog_id))
         keys = chain(seed, recorded.prompt)
         reply_keys = chain(bytes.fromhex(keys[-1]), recorded.reply)
-        return _Call(recorded, keys, reply_keys, request.tools, len(body))
+        return ReadCall(record, recorded, keys, reply_keys, request.tools, len(body))
 
-    def _find(self, call: _Call) -> _Open | None:
-        """The longest branch that the prompt goes on from: an open one, else a stored one.
-
-        None ends before the last answer in the prompt: an answer that a branch has no call for came from elsewhere,
-        and must be a new branch's context, not this one's decision.
-        """
-        answers = (index for index, message in enumerate(call.call.prompt) if message.role == "assistant")
-        ends = call.keys[max(answers, default=0) :][::-1]
+    def _find(self, call: ReadCall, stored: Mapping[str, Sequence[str]]) -> _Open | None:
+        """The longest branch that the prompt goes on from: an open one, else a stored one."""
+        ends = call.ends
         for end in ends:
             for item in self._by_end.get(end, ()):
                 if continues_ids(item.branch, call.call):
                     return item
-        known = self._earlier.sessions_ending(ends)
         for end in ends:
-            for session_id in known.get(end, ()):
-                stored = None if session_id in self._open else self._earlier.load(session_id)
-                reopened = None if stored is None else self._reopened(stored, end, call)
+            for session_id in stored.get(end, ()):
+                session = None if session_id in self._open else self._earlier.load(session_id)
+                reopened = None if session is None else self._reopened(session, end, call)
                 if reopened is not None and continues_ids(reopened.branch, call.call):
                     return reopened
         return None
 
-    def _reopened(self, stored: Stored, end: str, call: _Call) -> _Open | None:
+    def _reopened(self, stored: Stored, end: str, call: ReadCall) -> _Open | None:
         """A stored session as far as ``end``; ``None`` when it is not what it was when the key was kept."""
         session = stored.session
         size = call.keys.index(end) + 1
@@ -309,7 +331,7 @@ class Stitcher:
         )
         return _Open(session.session_id, branch_of, branch, stored.tools, dict(session.labels), 0)
 
-    def _new(self, record: CallRecord, call: _Call) -> _Open:
+    def _new(self, record: CallRecord, call: ReadCall) -> _Open:
         session_id, branch_of = safe_id(record.call_id), ""
         if record.session:
             name = _session_name(record.session)

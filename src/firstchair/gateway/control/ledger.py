@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Literal, get_args
 
 import msgspec
-from sqlalchemy import Connection, Row, case, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, case, func, insert, select, update
 
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.tables import COUNTERS, ledger
@@ -55,8 +55,10 @@ def insert_records(connection: Connection, records: Iterable[CallRecord]) -> int
 
 def set_sessions(connection: Connection, sessions: Mapping[str, str]) -> None:
     """Name the session of calls (``call_id`` → session) that was found out after their rows were written."""
-    for call_id, session in sessions.items():
-        connection.execute(update(ledger).where(ledger.c.call_id == call_id).values(session=_name(session)))
+    if sessions:
+        one = update(ledger).where(ledger.c.call_id == bindparam("of_call")).values(session=bindparam("to_session"))
+        rows = [{"of_call": call_id, "to_session": _name(session)} for call_id, session in sessions.items()]
+        connection.execute(one, rows)
 
 
 def row_of(record: CallRecord) -> dict[str, Any]:
