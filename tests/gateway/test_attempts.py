@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from firstchair.chat import schema_check
 from firstchair.chat.messages import Tool, ToolCall, assistant_message
 from firstchair.gateway.attempts import Verdict, decide, drawn, malformed_calls, pause_s, plan
 from firstchair.gateway.control.slots import Bands, Canary, Retries, Route, SlotConfig
@@ -133,3 +134,23 @@ def test_a_call_is_malformed_when_its_tool_cannot_take_it(name, arguments, fine)
     call = ToolCall(id="1", name=name, arguments=arguments)
     message = assistant_message(calls=(ToolCall(id="0", name="add", arguments='{"a":0}'), call))
     assert malformed_calls(message, TOOLS) == (() if fine else (call,))
+
+
+def test_equal_schemas_of_many_requests_are_compiled_once(monkeypatch):
+    built = []
+    build = schema_check._build
+    monkeypatch.setattr(schema_check, "_build", lambda schema: built.append(schema) or build(schema))
+    message = assistant_message(calls=(ToolCall(id="c", name="f", arguments='{"once": 1}'),))
+    for limit in (2, 2, 2, 0):
+        schema = {"type": "object", "properties": {"once": {"type": "integer", "maximum": limit}}}
+        tools = (Tool(name="f", description="", parameters=schema),)
+        assert bool(malformed_calls(message, tools)) == (limit == 0)
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800"])
+def test_a_schema_that_has_no_bytes_is_checked_all_the_same(value):
+    schema = {"type": "object", "properties": {"a": {"enum": [value]}}}
+    tools = (Tool(name="f", description="", parameters=schema),)
+    wrong = assistant_message(calls=(ToolCall(id="c", name="f", arguments='{"a": 1}'),))
+    assert malformed_calls(wrong, tools) == wrong.tool_calls

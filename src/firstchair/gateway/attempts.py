@@ -11,7 +11,10 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
 
 from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.chat.schema_check import check_arguments
@@ -112,4 +115,18 @@ def malformed_calls(message: Message, tools: Sequence[Tool]) -> tuple[ToolCall, 
 
 def _is_valid(call: ToolCall, tool: Tool | None) -> bool:
     arguments = call.parsed()
-    return tool is not None and arguments is not None and check_arguments(tool.parameters, arguments) is None
+    return tool is not None and arguments is not None and check_arguments(_known(tool.parameters), arguments) is None
+
+
+def _known(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first schema equal to this one: checks are kept by schema object, and every request brings new ones."""
+    try:
+        return _schema_of(msgspec.msgpack.encode(schema))
+    except (OverflowError, RecursionError, msgspec.MsgspecError, UnicodeEncodeError):
+        return schema
+
+
+@lru_cache(1024)
+def _schema_of(text: bytes) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = msgspec.msgpack.decode(text)
+    return schema
