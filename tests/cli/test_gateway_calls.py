@@ -6,15 +6,16 @@ import json
 
 import pytest
 import yaml
+from tests.gateway.recording.calls import READERS, record, said, user
 
-from firstchair.chat.messages import Message, TextPart
 from firstchair.evals.stats import wilson
-from firstchair.gateway import recordings
-from firstchair.gateway.blobs import BlobStore
+from firstchair.gateway.config import load_config
 from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.control.store import ControlStore
-from firstchair.gateway.records import CallRecord, Outcome
-from firstchair.traces.store import TraceStore
+from firstchair.gateway.records import CallRecord, encode_record
+from firstchair.gateway.serve import sink_settings
+from firstchair.gateway.sink import Sink
+from firstchair.gateway.spool import SpoolWriter
 
 CONFIG = {
     "database": "gateway.db",
@@ -39,67 +40,57 @@ def gateway(run, tmp_path, monkeypatch):
     return call
 
 
-def record(call_id: str, **fields: object) -> CallRecord:
-    return CallRecord(
-        **{
-            "call_id": call_id,
-            "received_us": 1_750_000_000_000_000,
-            "worker": "w0",
-            "slot": "main",
-            "dialect": "openai",
-            "requested_model": "m",
-            "provider": "local",
-            "provider_model": "small",
-            "outcome": Outcome.OK,
-            "status": 200,
-            "cost_nano": 5,
-            **fields,
-        }
-    )
-
-
 def keep(tmp_path, *records: CallRecord) -> None:
-    with TraceStore.open(tmp_path / "traces.db") as store, store.transaction() as connection:
-        recordings.metadata.create_all(connection)
-        recordings.insert_recordings(connection, "s", records)
+    """As a gateway does it: into the spool, and from there by the sink to where it keeps calls."""
+    config = sink_settings(load_config(tmp_path / "gateway.yaml"))
+    with SpoolWriter(config.spool, "w0") as spool:
+        assert all(spool.append(encode_record(one)) for one in records)
+    with Sink(config, readers=READERS) as sink:
+        assert sink.drain(20), sink.status()
 
 
 def test_a_recorded_call_is_shown_whole_and_its_body_byte_for_byte(gateway, tmp_path):
     body = b'{"model": "m",  "n": 1.50, "messages": []}'
-    blob = BlobStore(tmp_path / "spool" / "blobs").put(b'{"large": true}')
-    answer = Message(role="assistant", content=(TextPart(text="done"),))
+    large = {"model": "m", "messages": [user("x" * 300_000)]}
+    answer, _ = said("done")
     keep(
         tmp_path,
-        record("a", request=body, answer=answer),
-        record("b", request_blob=blob),
-        record("c", request=b"not json \xff"),
+        record([], answer, call_id="a", body=body, received_us=1_750_000_000_000_000),
+        record([], answer, call_id="b", body=json.dumps(large).encode()),
+        record([], answer, call_id="c", body=b"not json \xff"),
     )
+    assert [path for path in (tmp_path / "spool" / "blobs").rglob("*") if path.is_file()]  # the large one
     shown = json.loads(gateway("show", "a"))
     assert shown["request"] == {"model": "m", "n": 1.5, "messages": []}
     assert (shown["call_id"], shown["received"][:10]) == ("a", "2025-06-15")
     assert "done" in json.dumps(shown["answer"])
     assert gateway("show", "a", "--request") == body.decode()
-    assert json.loads(gateway("show", "b"))["request"] == {"large": True}
+    assert json.loads(gateway("show", "b"))["request"] == large
     assert json.loads(gateway("show", "c"))["request"] == "not json \\xff"
 
 
 def test_a_call_that_is_not_there_says_where_to_look(gateway, tmp_path):
-    assert "traces.db" in gateway("show", "a", code=2)
-    TraceStore.open(tmp_path / "traces.db").close()
-    for _ in ("no gateway ever wrote to it", "another call did"):
+    for _ in ("no sink ever ran", "another call is there"):
         assert "call 'a': not recorded here; `firstchair gateway tail --json`" in gateway("show", "a", code=2)
-        keep(tmp_path, record("b", request=b"{}"))
+        keep(tmp_path, record([user("x")], None, call_id="b"))
+    (tmp_path / "gateway.db").unlink()
+    assert "gateway.db" in gateway("show", "a", code=2)
+
+
+def shadow_call(call_id: str, **fields: object) -> CallRecord:
+    route = {"provider": "local", "provider_model": "small", "cost_nano": 5}
+    return record([], None, call_id=call_id, variant="shadow", **route, **fields)
 
 
 def test_shadows_are_summed_up_and_the_calls_that_differ_are_named(gateway, tmp_path):
     assert gateway("shadow") == "no shadow calls\n"
     agreements = ("same", "same", "same", "different", "same_tool", "unscored")
     calls = [
-        record(f"s{place}", variant="shadow", shadow_of=f"p{place}", agreement=found, received_us=10**15 + place)
+        shadow_call(f"s{place}", shadow_of=f"p{place}", agreement=found, received_us=10**15 + place)
         for place, found in enumerate(agreements)
     ]
     with ControlStore.open(tmp_path / "gateway.db") as store, store.transaction() as connection:
-        insert_records(connection, [record("p0"), *calls])
+        insert_records(connection, [record([], None, call_id="p0"), *calls])
     data = json.loads(gateway("shadow", "--json"))
     low, high = wilson(3, 5)
     (line,) = data["shadows"]
@@ -117,7 +108,7 @@ def test_shadows_are_summed_up_and_the_calls_that_differ_are_named(gateway, tmp_
 
 def test_a_shadow_that_could_never_be_compared_has_no_rate(gateway, tmp_path):
     with ControlStore.open(tmp_path / "gateway.db") as store, store.transaction() as connection:
-        insert_records(connection, [record("s", variant="shadow", shadow_of="p", agreement="unscored")])
+        insert_records(connection, [shadow_call("s", shadow_of="p", agreement="unscored")])
     (line,) = json.loads(gateway("shadow", "--json"))["shadows"]
     assert line["same"] == {"value": None, "n": 0, "low": None, "high": None}
     assert "local/small" in gateway("shadow")

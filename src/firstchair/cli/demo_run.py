@@ -30,6 +30,7 @@ from firstchair.chat.trained import trained_renderer
 from firstchair.cli.demo_gateway import GatewayFiles
 from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
 from firstchair.cli.demo_record import record
+from firstchair.cli.tables import rate_row
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError
@@ -45,7 +46,6 @@ from firstchair.evals.completion import Completion, completion
 from firstchair.evals.metrics import measure, standard_slices
 from firstchair.evals.replay import ReplayOptions, replay_async
 from firstchair.evals.run_record import Run
-from firstchair.evals.stats import Rate
 from firstchair.evals.verdict import score
 from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.environment import DeskEnvironment
@@ -235,11 +235,6 @@ def by_kind(run: Run, golden: GoldenSet) -> dict[str, dict[str, float | int | No
     """Strict pass of final replies, of calls of universal tools and of calls of the desk's own conventions."""
     parts = standard_slices(run.rows, golden.kinds)["tool kind"]
     return {part.name: rate_row(part.strict) for part in sorted(parts, key=lambda part: part.name)}
-
-
-def rate_row(rate: Rate) -> dict[str, float | int | None]:
-    """A rate as the summary writes it."""
-    return {"value": rate.value, "n": rate.n, "low": rate.low, "high": rate.high}
 
 
 def train(options: DemoOptions, base: Path, out: Path) -> Path:

@@ -336,9 +336,14 @@ def show_call(
     config: Config = None,
 ) -> None:
     """Print one recorded call as JSON: request, answer, every try, tokens."""
-    from firstchair.cli.gateway_calls_view import print_call, recorded_call
+    from firstchair.cli.gateway_calls_view import print_call
+    from firstchair.gateway.blobs import BlobStore
+    from firstchair.gateway.recordings import read_recording
 
-    print_call(recorded_call(_config(config), call_id), only_request=request)
+    blobs = BlobStore(_config(config).blob_folder)
+    with _opened(config, "") as store, store.reading() as connection:
+        record = read_recording(connection, call_id, blobs)
+    print_call(record, only_request=request)
 
 
 @app.command()

@@ -9,25 +9,15 @@ import msgspec
 import typer
 
 from firstchair.cli.gateway_view import shown_name, usd
-from firstchair.cli.tables import Column, number, print_json, print_list
+from firstchair.cli.tables import Column, number, print_json, print_list, rate_row
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import loads_bytes
-from firstchair.evals.stats import wilson
-from firstchair.gateway.blobs import BlobStore
-from firstchair.gateway.config import GatewayConfig
+from firstchair.evals.report import interval, percent
+from firstchair.evals.stats import wilson_rate
 from firstchair.gateway.console.insight import Agreement
-from firstchair.gateway.recordings import read_recording
 from firstchair.gateway.records import CallRecord
 from firstchair.gateway.shadow import Disagreement
-from firstchair.traces.store import TraceStore
 from firstchair.traces.times import utc_text
-
-
-def recorded_call(config: GatewayConfig, call_id: str) -> CallRecord:
-    """The call from the trace store of the config file. Raises ``ConfigError`` when it is not there."""
-    blobs = BlobStore(config.recording.blobs or config.spool / "blobs")
-    with TraceStore.open(config.recording.store, must_exist=True) as store, store.reading() as connection:
-        return read_recording(connection, call_id, blobs)
 
 
 def print_call(record: CallRecord, *, only_request: bool) -> None:
@@ -46,10 +36,10 @@ def print_shadows(lines: Sequence[Agreement], differ: Sequence[Disagreement], *,
     """Agreement with its 95% interval (Wilson) over the calls that could be compared, then calls that differ."""
     if as_json:
         shares = [
-            {**line._asdict(), "calls": line.calls, "same": rate_data(line.counts["same"], line.scored)}
+            {**line._asdict(), "calls": line.calls, "same": rate_row(wilson_rate(line.counts["same"], line.scored))}
             for line in lines
         ]
-        found = [{**row._asdict(), "route": f"{row.route.provider}/{row.route.model}"} for row in differ]
+        found = [{**row._asdict(), "route": str(row.route)} for row in differ]
         print_json({"shadows": shares, "differ": found})
         return
     if not lines:
@@ -57,14 +47,13 @@ def print_shadows(lines: Sequence[Agreement], differ: Sequence[Disagreement], *,
         return
     rows = []
     for line in lines:
-        same = rate_data(line.counts["same"], line.scored)
-        share = "" if same["value"] is None else f"{same['value']:.1%} ({same['low']:.1%} to {same['high']:.1%})"
+        same = wilson_rate(line.counts["same"], line.scored)
         rows.append(
             [
                 line.slot,
                 shown_name(line.route, wide=wide),
                 f"{line.calls:,}",
-                share,
+                f"{percent(same.value)} ({interval(same)})" if same.n else "",
                 *(f"{line.counts[name]:,}" for name in ("same_tool", "different", "unscored")),
                 usd(line.cost_nano),
             ]
@@ -76,9 +65,3 @@ def print_shadows(lines: Sequence[Agreement], differ: Sequence[Disagreement], *,
         shown = [[row.shadow_of, row.call_id, row.slot, row.agreement] for row in differ]
         titles = [Column("call"), Column("its shadow"), Column("slot", "end", 6), Column("agreement")]
         print_list(titles, shown, title="differ; `firstchair gateway show CALL` prints one", wide=wide)
-
-
-def rate_data(hits: int, trials: int) -> dict[str, float | int | None]:
-    """A share with its count and interval; nothing to compare has no value."""
-    low, high = wilson(hits, trials) if trials else (None, None)
-    return {"value": hits / trials if trials else None, "n": trials, "low": low, "high": high}

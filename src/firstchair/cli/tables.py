@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 from rich import box
@@ -12,6 +12,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from firstchair.evals.stats import Rate
 
 Cut = Literal["never", "middle", "end"]
 
@@ -38,6 +41,11 @@ def number(title: str) -> Column:
 def counted(count: int, noun: str) -> str:
     """``1 session``, ``2,000 sessions``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def rate_row(rate: Rate) -> dict[str, float | int | None]:
+    """A rate for machines: its value, its count and its 95% interval."""
+    return {"value": rate.value, "n": rate.n, "low": rate.low, "high": rate.high}
 
 
 def print_json(value: Any) -> None:

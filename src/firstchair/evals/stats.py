@@ -65,6 +65,14 @@ def wilson(hits: float, trials: float) -> tuple[float, float]:
     return low, high
 
 
+def wilson_rate(hits: int, trials: int) -> Rate:
+    """The share of ``hits`` among independent ``trials``, with Wilson's interval."""
+    if not trials:
+        return NO_RATE
+    low, high = wilson(hits, trials)
+    return Rate(value=hits / trials, n=trials, low=low, high=high, method="wilson")
+
+
 def cluster_sums(clusters: Sequence[object], *columns: Sequence[float] | Floats) -> tuple[Floats, ...]:
     """Sums of each column by cluster; every result has shape ``[clusters]``, clusters in order of first sight."""
     numbers: dict[object, int] = {}

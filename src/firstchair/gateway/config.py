@@ -283,6 +283,11 @@ class GatewayConfig(Strict):
     drain_s: float = Field(default=30.0, ge=0)
     """How long running calls may take to finish after SIGTERM."""
 
+    @property
+    def blob_folder(self) -> Path:
+        """Where large bodies lie."""
+        return self.recording.blobs or self.spool / "blobs"
+
     @model_validator(mode="after")
     def _check(self) -> GatewayConfig:
         if not self.auth.require_keys:

@@ -377,7 +377,7 @@ def sink_settings(config: GatewayConfig) -> SinkConfig:
         spool=config.spool,
         database=config.database,
         store=recording.store,
-        blobs=recording.blobs or config.spool / "blobs",
+        blobs=config.blob_folder,
         idle_s=recording.idle_s,
         max_unsaved_s=recording.max_unsaved_s,
         max_branches=recording.max_branches,
