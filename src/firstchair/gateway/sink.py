@@ -190,7 +190,7 @@ class Sink:
         self._bases: _Bases | None = None
         self._stitcher: Stitcher | None = None
         self._offsets: dict[str, int] = {}
-        self._to_stitch: deque[tuple[CallRecord, bytes | None]] = deque()
+        self._to_stitch: list[tuple[CallRecord, bytes | None]] = []
         self._kept_losses: dict[tuple[str, str], int] = {}
         self._records = self._sessions = 0
         self._left_out: Counter[str] = Counter()
@@ -412,30 +412,16 @@ class Sink:
     def _stitch(self, stitcher: Stitcher) -> None:
         """Hand what was committed to the stitcher, and note what is in no session."""
         left_out: dict[str, str] = {}
-
-        @contextlib.contextmanager
-        def surviving(record: CallRecord) -> Iterator[None]:
-            try:
-                yield
-            except NotStitched as error:
-                left_out[record.call_id] = str(error)
-            except (FirstchairError, SQLAlchemyError, OSError):
-                raise  # the databases, not the call
-            except Exception as error:  # noqa: BLE001 - one call that trips the stitcher must not end all recording
-                left_out[record.call_id] = f"fault: {type(error).__name__}"
-
-        calls: dict[str, ReadCall] = {}
+        calls: list[ReadCall] = []
         for record, body in self._to_stitch:
-            with surviving(record):
-                calls[record.call_id] = stitcher.read(record, self._body(record) if body is None else body)
+            with _surviving(record, left_out):
+                calls.append(stitcher.read(record, self._body(record) if body is None else body))
         # Nothing is written until all are placed, so one look at the database serves them all.
-        stored = stitcher.stored_ends(list(calls.values()))
-        while self._to_stitch:
-            record, _ = self._to_stitch[0]
-            with surviving(record):
-                if record.call_id in calls:
-                    stitcher.place(calls[record.call_id], stored, self._now_us())
-            self._to_stitch.popleft()
+        stored = stitcher.stored_ends(calls)
+        for call in calls:
+            with _surviving(call.record, left_out):
+                stitcher.place(call, stored, self._now_us())
+        self._to_stitch.clear()
         self._note_left_out(left_out)
 
     def _body(self, record: CallRecord) -> bytes:
@@ -518,6 +504,19 @@ class Sink:
         # A full disk must not end the sink: the status is then old, and says when it was written.
         with contextlib.suppress(FirstchairError, OSError):
             write_text(self._config.spool / STATUS_FILE, msgspec.json.encode(self.status()).decode(), force=True)
+
+
+@contextlib.contextmanager
+def _surviving(record: CallRecord, left_out: dict[str, str]) -> Iterator[None]:
+    """One call that trips the stitcher must not end all recording: it goes into ``left_out`` with the reason."""
+    try:
+        yield
+    except NotStitched as error:
+        left_out[record.call_id] = str(error)
+    except (FirstchairError, SQLAlchemyError, OSError):
+        raise  # the databases, not the call
+    except Exception as error:  # noqa: BLE001 - see above
+        left_out[record.call_id] = f"fault: {type(error).__name__}"
 
 
 def _spool_id(spool: Path) -> str:

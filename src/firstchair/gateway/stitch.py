@@ -183,7 +183,20 @@ class Stitcher:
         if not body:
             raise NotStitched("no request")
         scope = ("session", record.session) if record.session else ("prefix", record.key_id, record.user)
-        return self._read(record, body, scope)
+        try:
+            value = loads_bytes(body, max_depth=_MAX_REQUEST_DEPTH)
+            if not isinstance(value, dict):
+                raise NotStitched("unreadable request")
+            request = self._readers[record.dialect](value)
+        except (BadRequest, DataError, JsonProblem, UnicodeDecodeError):
+            raise NotStitched("unreadable request") from None
+        if not request.messages:
+            raise NotStitched("no messages")
+        recorded = recorded_call(record, request)
+        seed = _digest(b"", (*scope, recorded.catalog_id))
+        keys = chain(seed, recorded.prompt)
+        reply_keys = chain(bytes.fromhex(keys[-1]), recorded.reply)
+        return ReadCall(record, recorded, keys, reply_keys, request.tools, len(body))
 
     def stored_ends(self, calls: Sequence[ReadCall]) -> dict[str, list[str]]:
         """The stored sessions that ``calls`` might go on from, by the key of their end; one question for them all.
@@ -271,22 +284,6 @@ class Stitcher:
             branch_of=item.branch_of,
         )
         return Stitched(session, item.tools, item.end, tuple(item.unsaved))
-
-    def _read(self, record: CallRecord, body: bytes, scope: tuple[str, ...]) -> ReadCall:
-        try:
-            value = loads_bytes(body, max_depth=_MAX_REQUEST_DEPTH)
-            if not isinstance(value, dict):
-                raise NotStitched("unreadable request")
-            request = self._readers[record.dialect](value)
-        except (BadRequest, DataError, JsonProblem, UnicodeDecodeError):
-            raise NotStitched("unreadable request") from None
-        if not request.messages:
-            raise NotStitched("no messages")
-        recorded = recorded_call(record, request)
-        seed = _digest(b"", (*scope, recorded.catalog_id))
-        keys = chain(seed, recorded.prompt)
-        reply_keys = chain(bytes.fromhex(keys[-1]), recorded.reply)
-        return ReadCall(record, recorded, keys, reply_keys, request.tools, len(body))
 
     def _find(self, call: ReadCall, stored: Mapping[str, Sequence[str]]) -> _Open | None:
         """The longest branch that the prompt goes on from: an open one, else a stored one."""

@@ -26,12 +26,11 @@ class StackedMuon(torch.optim.Muon):
         for group in self.param_groups:
             decay = 1 - group["lr"] * group["weight_decay"]
             for matrices in _stacks([p for p in group["params"] if p.grad is not None]):
-                updates = [self._momentum(p, group["momentum"]) for p in matrices]
-                turned = [update.T if _is_tall(update) else update for update in updates]
-                stack = orthogonalised(torch.stack(turned), group["ns_coefficients"], group["ns_steps"], group["eps"])
-                for p, update in zip(matrices, stack.to(matrices[0].dtype).unbind(), strict=True):
-                    size = 0.2 * math.sqrt(max(p.shape)) * group["lr"]
-                    p.mul_(decay).add_(update.T if _is_tall(p) else update, alpha=-size)
+                momenta = torch.stack([_lying(self._momentum(p, group["momentum"])) for p in matrices])
+                updates = orthogonalised(momenta, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                size = 0.2 * math.sqrt(momenta.shape[2]) * group["lr"]
+                for p, update in zip(matrices, updates.to(momenta.dtype).unbind(), strict=True):
+                    _lying(p).mul_(decay).add_(update, alpha=-size)
 
     def _momentum(self, p: Tensor, momentum: float) -> Tensor:
         """Nesterov's look-ahead; the buffer lies where torch's lies, so that checkpoints fit both."""
@@ -67,5 +66,6 @@ def _stacks(parameters: list[Tensor]) -> list[list[Tensor]]:
     return stacks
 
 
-def _is_tall(matrix: Tensor) -> bool:
-    return matrix.shape[0] > matrix.shape[1]
+def _lying(matrix: Tensor) -> Tensor:
+    """A view with no more rows than columns."""
+    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
