@@ -28,6 +28,8 @@ from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.sample import play
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
+from firstchair.train.muon import StackedMuon
+from firstchair.train.precision import multiplies_bf16
 from firstchair.train.tiny import build_model, build_tokenizer, save_model
 
 
@@ -177,11 +179,12 @@ def main() -> None:
 
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and "embed" not in n)]
-    muon = torch.optim.Muon(matrices, lr=options.muon_rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
+    muon = StackedMuon(matrices, lr=options.muon_rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(others, lr=options.adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
     batches = Batches(tokenizer, options.seed + 1, options.batch_tokens, 1024)
     held_out = Batches(tokenizer, options.seed + 2, options.batch_tokens, 1024)
 
+    bf16 = multiplies_bf16(torch.device("cpu"))
     seen, step, started, last = 0, 0, time.time(), time.time()
     log: list[dict[str, float]] = []
     running = 0.0
@@ -192,7 +195,7 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] = base * rate
         ids, mask = batches.next(min(1.0, done / options.ramp))
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             logits, targets = masked_logits(model, ids, mask)
         loss = cross_entropy(logits, targets)
         loss.backward()

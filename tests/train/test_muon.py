@@ -23,9 +23,10 @@ def feed(parameters: list[nn.Parameter], seed: int) -> None:
         p.grad = grad.detach().clone()
 
 
-@pytest.mark.parametrize("stack", [2**22, 1])
-def test_steps_are_those_of_torch(monkeypatch: pytest.MonkeyPatch, stack: int) -> None:
+@pytest.mark.parametrize(("stack", "bf16"), [(2**22, True), (1, True), (2**22, False)])
+def test_steps_are_those_of_torch(monkeypatch: pytest.MonkeyPatch, stack: int, bf16: bool) -> None:
     monkeypatch.setattr(muon, "STACK_ELEMENTS", stack)
+    monkeypatch.setattr(muon, "multiplies_bf16", lambda device: bf16)
     ours, theirs = matrices(0), matrices(0)
     stacked, single = StackedMuon(ours, **OPTIONS), torch.optim.Muon(theirs, **OPTIONS)
     for seed in range(1, 5):

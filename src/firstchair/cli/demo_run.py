@@ -250,7 +250,7 @@ def train(options: DemoOptions, base: Path, out: Path) -> Path:
         optimizer=Muon(lr=3e-3, adamw_lr=3e-3),
         schedule=Schedule(kind="linear", warmup_ratio=0.05, floor=0.02),
         epochs=options.epochs,
-        precision="bf16",
+        precision="auto",
         seed=options.seed,
     )
     return train_sft(recipe).model_dir

@@ -184,8 +184,9 @@ class SftRecipe(Strict):
     """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """Largest norm of the whole gradient; ``null`` for no clipping."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """``bf16`` multiplies matrices in bfloat16 and keeps weights, gradients and the optimizer in float32."""
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """``bf16`` multiplies matrices in bfloat16 and keeps weights, gradients and the optimizer in float32; ``auto``
+    is ``bf16`` where the device does that in hardware."""
     base_precision: Literal["fp32", "bf16"] = "fp32"
     """How frozen weights are held; only LoRA has any."""
     export_precision: Literal["base", "fp32", "bf16"] = "base"

@@ -13,6 +13,8 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from firstchair.train.precision import multiplies_bf16
+
 STACK_ELEMENTS = 2**22
 """A stack holds at most so many numbers (or one matrix): large matrices keep the cores busy alone and need memory."""
 
@@ -44,9 +46,12 @@ class StackedMuon(torch.optim.Muon):
 
 
 def orthogonalised(stack: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Newton-Schulz: ``[n, rows, columns]`` with ``rows <= columns`` to bfloat16 with singular values near 1."""
+    """Newton-Schulz: ``[n, rows, columns]`` with ``rows <= columns`` to the same with singular values near 1.
+
+    In bfloat16, as torch does it, or in float32 where the device has no instructions for bfloat16.
+    """
     a, b, c = coefficients
-    x = stack.bfloat16()
+    x = stack.bfloat16() if multiplies_bf16(stack.device) else stack.float()
     x = x / x.flatten(1).norm(dim=1).clamp(min=eps)[:, None, None]
     for _ in range(steps):
         gram = x @ x.mT

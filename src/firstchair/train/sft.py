@@ -20,6 +20,7 @@ from firstchair.train.metrics import MetricLog, read_metrics
 from firstchair.train.models import DTYPES, count_parameters, export_model, stored_precision
 from firstchair.train.objective import SftObjective
 from firstchair.train.optimizers import build_optimizers
+from firstchair.train.precision import precision_advice, settled
 from firstchair.train.run_dir import (
     RunDir,
     RunRecord,
@@ -83,6 +84,9 @@ def train_sft(
     if resume and force:
         raise ConfigError("--resume continues a run and --force replaces it; give one of them")
     world = join_world()
+    recipe = settled(recipe)
+    if world.is_main and (advice := precision_advice(recipe)) is not None:
+        say(advice)
     bars = progress if world.is_main else _no_bar
     try:
         return _train(recipe, world, resume=resume, force=force, progress=bars, say=say)

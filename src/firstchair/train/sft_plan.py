@@ -13,6 +13,7 @@ from firstchair.train.batching import collate, cut_step
 from firstchair.train.config import SftRecipe
 from firstchair.train.models import count_parameters
 from firstchair.train.objective import SftObjective
+from firstchair.train.precision import settled
 from firstchair.train.run_dir import RunDir
 from firstchair.train.sft_inputs import (
     Learner,
@@ -48,6 +49,7 @@ class SftPlan:
 
 def plan_sft(recipe: SftRecipe, *, scratch: Path, progress: ProgressMaker = progress) -> SftPlan:
     """Everything but the training: tokens (written below ``scratch``), checks, counts, and a measured estimate."""
+    recipe = settled(recipe)
     inputs = read_inputs(recipe)
     train, dev = read_tokens(recipe, inputs, RunDir(scratch), progress)
     learner = load_learner(recipe, inputs)
