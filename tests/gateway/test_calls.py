@@ -332,3 +332,52 @@ def test_a_fallback_understands_the_call_ids_of_the_other_vendor(
     else:
         # The client's own dialect: what it sent goes on as it is.
         assert seen.body["messages"] == history
+
+
+@pytest.mark.parametrize("inbound", ["openai", "anthropic"])
+def test_a_provider_with_a_rule_for_call_ids_gets_ids_that_fit_alike_in_every_turn(tmp_path, upstream, inbound):
+    """The session began on Claude and goes on at Mistral, which takes nine letters or digits and nothing else."""
+    foreign, its_own = "toolu_01A09q90qw90lq917835lq9", "Ab3dE6gH9"
+    upstream.script = Script((Reply(calls=(ToolCall(id=its_own, name="look_up", arguments='{"q":"a"}'),)),))
+
+    def turn(call_id):
+        if inbound == "anthropic":
+            use = {"type": "tool_use", "id": call_id, "name": "look_up", "input": {"q": "a"}}
+            result = {"type": "tool_result", "tool_use_id": call_id, "content": "found"}
+            return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        function = {"name": "look_up", "arguments": '{"q":"a"}'}
+        return [
+            {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": call_id, "content": "found"},
+        ]
+
+    providers = {"up": provider(upstream.base_url, call_ids="mistral")}
+    slots = [{"slot": "main", "primary": {"provider": "up", "model": "mistral-large"}}]
+    history = [{"role": "user", "content": "Hi"}, *turn(foreign)]
+    with running_gateway(tmp_path, providers, slots) as gateway:
+        if inbound == "anthropic":
+            messages = anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key, max_retries=0)
+            made = messages.messages.create(**messages_args(messages=history)).content[-1].id
+            messages.messages.create(**messages_args(messages=[*history, *turn(made)]))
+            messages.close()
+        else:
+            chat = openai.OpenAI(base_url=gateway.url + "/v1", api_key=gateway.key, max_retries=0)
+            answer = chat.chat.completions.create(**chat_args(messages=history, seed=7))
+            made = answer.choices[0].message.tool_calls[0].id
+            chat.chat.completions.create(**chat_args(messages=[*history, *turn(made)], seed=7))
+            chat.close()
+        assert [record.dropped for record in gateway.records(2)] == [(), ()]
+        assert foreign.encode() in gateway.records(2)[1].request
+    assert made == its_own
+    first, second = ([_ids(row) for row in seen.body["messages"][1:]] for seen in upstream.requests)
+    fitting = first[0]
+    assert re.fullmatch(r"[A-Za-z0-9]{9}", fitting)
+    assert first == [fitting, fitting]
+    assert second == [fitting, fitting, its_own, its_own]
+    if inbound == "openai":
+        assert upstream.requests[0].body["seed"] == 7
+
+
+def _ids(row):
+    """The id of a row's one tool call, made or answered, in Chat Completions."""
+    return row["tool_call_id"] if row["role"] == "tool" else row["tool_calls"][0]["id"]

@@ -81,6 +81,9 @@ class Provider(Strict):
     """Folder with the model's ``tokenizer.json``; with ``context_window`` it counts prompts before they are sent."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """How the server calls the token limit; ``None``: ``max_completion_tokens`` for openai, else ``max_tokens``."""
+    call_ids: Literal["openai", "anthropic", "mistral"] | None = None
+    """Whose rule tool-call ids must fit, where it is not that of the wire format: ``mistral`` wants nine letters or
+    digits. Ids that do not fit go out as others, alike in every turn; the client keeps its own."""
     want_tokens: bool = False
     """Ask an OpenAI-compatible server for token ids and logprobs (``return_token_ids``), for training."""
     max_connections: int = Field(default=512, ge=1)

@@ -21,6 +21,7 @@ from firstchair.core.errors import BadRequest, FirstchairError
 from firstchair.core.jsontext import JsonProblem, loads_bytes
 from firstchair.gateway.attempts import Verdict, decide, malformed_calls, plan
 from firstchair.gateway.call import Call, Client, Header, header_text
+from firstchair.gateway.config import Provider
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import Choice, SlotConfig
 from firstchair.gateway.dialects.base import (
@@ -32,6 +33,7 @@ from firstchair.gateway.dialects.base import (
     StreamFault,
     StreamWriter,
 )
+from firstchair.gateway.dialects.body import with_fitting_ids
 from firstchair.gateway.dialects.failures import failure_in
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.limits import Reservation
@@ -237,8 +239,7 @@ class Exchange:
         call = self._call
         provider = self._worker.upstreams[choice.route.provider].provider
         same = dialect.name == call.dialect.name
-        whole = dialect.name != "anthropic" or not has_unsigned_thinking(call.raw, call.body)
-        if same and whole and not bound:
+        if same and not bound and self._goes_whole(provider, dialect):
             return forwarded(call.body, provider, choice.route.model, dialect=dialect.name)
         request = call.request()
         if bound:
@@ -248,6 +249,15 @@ class Exchange:
             asked = call.stream and dialect.name == "openai" and not request.include_usage
             return out._replace(as_is=True, hide_usage=asked)
         return out
+
+    def _goes_whole(self, provider: Provider, dialect: Dialect) -> bool:
+        """Whether the client's own body is one that this provider of its dialect takes."""
+        call = self._call
+        if provider.call_ids is not None:
+            messages = call.request().messages
+            if with_fitting_ids(messages, provider.call_ids) is not messages:
+                return False
+        return dialect.name != "anthropic" or not has_unsigned_thinking(call.raw, call.body)
 
     async def _too_long(self, provider: str) -> Failure | None:
         """The prompt counted before it is sent, where that can be done and can matter."""

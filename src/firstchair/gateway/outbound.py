@@ -38,6 +38,7 @@ def target_for(provider: Provider, model: str, slot: SlotConfig) -> Target:
         max_tokens_field=limit,
         tool_images=slot.tool_images,
         mid_system=slot.mid_system,
+        call_ids=provider.call_ids,
         reasoning="drop" if openai else "both",
         want_tokens=provider.want_tokens,
     )
