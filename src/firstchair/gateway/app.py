@@ -9,6 +9,7 @@ Everything that a request can do wrong ends here as a 4xx in the words of its di
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -43,6 +44,9 @@ MODELS = "/v1/models"
 NO_PATH = "unknown_url"
 """``code`` of an error about the address, as OpenAI calls it."""
 _decode = msgspec.json.Decoder().decode
+_HALF_A_PAIR = "a string holds half of a surrogate pair (\\ud800 to \\udfff alone), which is no text; send characters"
+_NOT_HALF = re.compile(rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Refused(Exception):
@@ -201,7 +205,8 @@ class GatewayApp:
         except RecursionError:
             raise self._too_deep() from None
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-            raise refuse(FailureKind.BAD_REQUEST, f"the body is not JSON in UTF-8: {error}") from None
+            why = _HALF_A_PAIR if _has_half_a_pair(raw) else str(error)
+            raise refuse(FailureKind.BAD_REQUEST, f"the body is not JSON in UTF-8: {why}") from None
         if not isinstance(body, dict):
             raise refuse(FailureKind.BAD_REQUEST, "the body is no JSON object; expected one with model and messages")
         limit = self._worker.config.limits.max_depth
@@ -347,6 +352,10 @@ async def _watch(receive: Receive, exchange: Exchange) -> None:
 
 def _headers(scope: dict[str, Any]) -> dict[bytes, bytes]:
     return dict(scope["headers"])
+
+
+def _has_half_a_pair(raw: bytes) -> bool:
+    return _SURROGATE.search(_NOT_HALF.sub(b"", raw)) is not None
 
 
 def _no_slot(model: str) -> str:
