@@ -8,7 +8,8 @@ import pytest
 import yaml
 from tests.gateway.recording.calls import READERS, record, said, user
 
-from firstchair.evals.stats import wilson
+from firstchair.cli.tables import rate_row
+from firstchair.evals.stats import rate
 from firstchair.gateway.config import load_config
 from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.control.store import ControlStore
@@ -92,9 +93,9 @@ def test_shadows_are_summed_up_and_the_calls_that_differ_are_named(gateway, tmp_
     with ControlStore.open(tmp_path / "gateway.db") as store, store.transaction() as connection:
         insert_records(connection, [record([], None, call_id="p0"), *calls])
     data = json.loads(gateway("shadow", "--json"))
-    low, high = wilson(3, 5)
     (line,) = data["shadows"]
-    assert line["same"] == {"value": 0.6, "n": 5, "low": low, "high": high}
+    assert line["same"] == rate_row(rate([1, 1, 1, 0, 0], [1] * 5, range(5)))
+    assert (line["same"]["value"], line["same"]["n"], line["sessions"]) == (0.6, 5, 5)
     assert (line["slot"], line["route"], line["calls"], line["cost_nano"]) == ("main", "local/small", 6, 30)
     assert [(row["shadow_of"], row["call_id"]) for row in data["differ"]] == [("p4", "s4"), ("p3", "s3")]
     table = gateway("shadow")

@@ -60,6 +60,19 @@ def test_many_sessions_are_resampled_in_blocks_with_the_same_result(monkeypatch)
     assert np.array_equal(replicate_sums(columns, seed=3, resamples=100), whole)
 
 
+def test_very_many_sessions_are_drawn_by_kind_from_the_same_distribution(monkeypatch):
+    # Two kinds of session, right twice of two and wrong once of one: how they are drawn must not matter.
+    hits, trials = [2, 0] * 300, [2, 1] * 300
+    one_by_one = rate(hits, trials, range(600))
+    monkeypatch.setattr(stats, "MANY_CLUSTERS", 500)
+    sums = replicate_sums((np.array(hits, float), np.array(trials, float), np.ones(600)), seed=1, resamples=20)
+    assert (sums[:, 2] == 600).all()
+    by_kind = rate(hits, trials, range(600))
+    assert by_kind.value == one_by_one.value
+    assert by_kind.low == pytest.approx(one_by_one.low, abs=0.004)
+    assert by_kind.high == pytest.approx(one_by_one.high, abs=0.004)
+
+
 def test_the_interval_of_independent_decisions_is_near_the_normal_one():
     rng = np.random.default_rng(0)
     hits = (rng.random(1000) < 0.3).astype(float)

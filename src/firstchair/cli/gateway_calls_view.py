@@ -13,7 +13,6 @@ from firstchair.cli.tables import Column, number, print_json, print_list, rate_r
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import loads_bytes
 from firstchair.evals.report import interval, percent
-from firstchair.evals.stats import wilson_rate
 from firstchair.gateway.console.insight import Agreement
 from firstchair.gateway.records import CallRecord
 from firstchair.gateway.shadow import Disagreement
@@ -33,12 +32,9 @@ def print_call(record: CallRecord, *, only_request: bool) -> None:
 
 
 def print_shadows(lines: Sequence[Agreement], differ: Sequence[Disagreement], *, wide: bool, as_json: bool) -> None:
-    """Agreement with its 95% interval (Wilson) over the calls that could be compared, then calls that differ."""
+    """Agreement with its 95% interval over the calls that could be compared, then calls that differ."""
     if as_json:
-        shares = [
-            {**line._asdict(), "calls": line.calls, "same": rate_row(wilson_rate(line.counts["same"], line.scored))}
-            for line in lines
-        ]
+        shares = [{**line._asdict(), "calls": line.calls, "same": rate_row(line.same)} for line in lines]
         found = [{**row._asdict(), "route": str(row.route)} for row in differ]
         print_json({"shadows": shares, "differ": found})
         return
@@ -47,18 +43,19 @@ def print_shadows(lines: Sequence[Agreement], differ: Sequence[Disagreement], *,
         return
     rows = []
     for line in lines:
-        same = wilson_rate(line.counts["same"], line.scored)
+        same = line.same
         rows.append(
             [
                 line.slot,
                 shown_name(line.route, wide=wide),
                 f"{line.calls:,}",
+                f"{line.sessions:,}",
                 f"{percent(same.value)} ({interval(same)})" if same.n else "",
                 *(f"{line.counts[name]:,}" for name in ("same_tool", "different", "unscored")),
                 usd(line.cost_nano),
             ]
         )
-    columns = [Column("slot", "end", 6), Column("shadow"), number("calls"), Column("same action")]
+    columns = [Column("slot", "end", 6), Column("shadow"), number("calls"), number("sessions"), Column("same action")]
     columns += [number("same tool"), number("different"), number("unscored"), number("cost $")]
     print_list(columns, rows, wide=wide)
     if differ:

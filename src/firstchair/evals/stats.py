@@ -65,14 +65,6 @@ def wilson(hits: float, trials: float) -> tuple[float, float]:
     return low, high
 
 
-def wilson_rate(hits: int, trials: int) -> Rate:
-    """The share of ``hits`` among independent ``trials``, with Wilson's interval."""
-    if not trials:
-        return NO_RATE
-    low, high = wilson(hits, trials)
-    return Rate(value=hits / trials, n=trials, low=low, high=high, method="wilson")
-
-
 def cluster_sums(clusters: Sequence[object], *columns: Sequence[float] | Floats) -> tuple[Floats, ...]:
     """Sums of each column by cluster; every result has shape ``[clusters]``, clusters in order of first sight."""
     numbers: dict[object, int] = {}
@@ -86,18 +78,24 @@ def cluster_sums(clusters: Sequence[object], *columns: Sequence[float] | Floats)
 
 BLOCK = 4_000_000
 """Draws held in memory at once; with many sessions the replicates are made in blocks."""
+MANY_CLUSTERS = 5000
+"""Above this many sessions, those with equal sums are drawn together: the same distribution, in much less time."""
 
 
 def replicate_sums(columns: Sequence[Floats], *, seed: int, resamples: int = RESAMPLES) -> Floats:
     """Column sums of each bootstrap replicate: ``[resamples, columns]``, all columns over the same draws."""
     table = np.stack(columns, axis=1)
     clusters = len(table)
+    chances = np.full(clusters, 1.0 / clusters)
+    if clusters > MANY_CLUSTERS:
+        table, alike = np.unique(table, axis=0, return_counts=True)
+        chances = alike / clusters
     rng = np.random.default_rng(seed)
-    size = max(1, min(resamples, BLOCK // clusters))
+    size = max(1, min(resamples, BLOCK // len(table)))
     blocks: list[Floats] = []
     for start in range(0, resamples, size):
         shape = min(size, resamples - start)
-        blocks.append(rng.multinomial(clusters, np.full(clusters, 1.0 / clusters), size=shape) @ table)
+        blocks.append(rng.multinomial(clusters, chances, size=shape) @ table)
     return np.concatenate(blocks)
 
 
@@ -119,7 +117,8 @@ def design_effect(hits_C: Floats, trials_C: Floats) -> float:
 def rate(hits: Sequence[float], trials: Sequence[float], clusters: Sequence[object], *, seed: int = 0) -> Rate:
     """``Σ hits / Σ trials`` with a 95% interval; the three sequences run over decisions.
 
-    ``trials`` is 1 where the decision counts and 0 where it does not. The interval is the percentile cluster
+    ``trials`` is 1 where the decision counts and 0 where it does not; sums over several decisions of a session do as
+    well. The interval is the percentile cluster
     bootstrap over sessions; with few sessions or trials, or when all results agree, it is Wilson's with the trials
     divided by the design effect.
     """

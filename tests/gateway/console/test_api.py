@@ -116,6 +116,14 @@ def test_the_ledger_names_keys_and_its_total_is_its_lines(console):
     assert sum(line["sums"]["cost_nano"] for line in by_day["lines"]) == found["total"]["sums"]["cost_nano"] > 0
 
 
+def test_shadow_agreement_comes_with_its_interval(console):
+    (line,) = console.ask("GET", "/api/shadow?slot=desk", scope="traces").json()["shadows"]
+    assert (line["route"], line["calls"]) == ("local/orchestrator-4b", sum(line["counts"].values()))
+    assert 0 <= line["same"]["low"] < line["same"]["value"] < line["same"]["high"] <= 1
+    assert line["sessions"] == 3
+    assert console.ask("GET", "/api/shadow?slot=notes").json() == {"shadows": []}
+
+
 def test_calls_go_on_after_the_last_one_seen(console):
     first = console.ask("GET", "/api/calls?limit=3").json()
     assert len(first["calls"]) == 3

@@ -18,6 +18,7 @@ _MAX_INT = 2**53 - 1
 _US = {"type": "integer", "minimum": 0, "maximum": _MAX_INT}
 SLOT = Param("slot", _NAME, "The slot's name")
 ONLY_SLOT = Param("slot", _NAME, "Only calls of this slot")
+SINCE = Param("since_us", _US, "Received at or after this; microseconds since 1970 UTC")
 WHY = Param("why", _TEXT, "Why, for the audit log")
 
 
@@ -115,6 +116,11 @@ def ledger(desk: Desk, asked: Asked) -> views.LedgerView:
         query["by"], since_us=query.get("since_us"), until_us=query.get("until_us"), slot=query.get("slot", "")
     )
     return views.LedgerView.of(report, names)
+
+
+def shadow(desk: Desk, asked: Asked) -> views.ShadowList:
+    lines = desk.agreement(since_us=asked.query.get("since_us"), slot=asked.query.get("slot", ""))
+    return views.ShadowList(shadows=[views.ShadowView.of(line) for line in lines])
 
 
 def calls(desk: Desk, asked: Asked) -> views.CallList:
@@ -255,10 +261,20 @@ OPERATIONS = (
         views.LedgerView,
         query=(
             Param("by", {"type": "string", "enum": list(GROUPS), "default": "slot"}, "One line for each"),
-            Param("since_us", _US, "Received at or after this; microseconds since 1970 UTC"),
+            SINCE,
             Param("until_us", _US, "Received before this; microseconds since 1970 UTC"),
             ONLY_SLOT,
         ),
+    ),
+    Operation(
+        "GET",
+        "/api/shadow",
+        "shadow",
+        "How often shadows did what the primary did, with the 95% interval",
+        "traces",
+        shadow,
+        views.ShadowList,
+        query=(SINCE, ONLY_SLOT),
     ),
     Operation(
         "GET",

@@ -11,6 +11,7 @@ from typing import Any
 import firstchair
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError
+from firstchair.gateway.console.insight import Agreement, shadow_agreement
 from firstchair.gateway.console.refusal import Refusal
 from firstchair.gateway.console.views import StatusView
 from firstchair.gateway.control.ledger import By, Report, report, tail
@@ -104,6 +105,11 @@ class Desk:
         """The newest calls, the oldest of them first."""
         with self.control.reading() as connection:
             return tail(connection, limit, after_seq=after_seq, slot=slot)
+
+    def agreement(self, *, since_us: int | None = None, slot: str = "") -> list[Agreement]:
+        """How often shadows did what the primary did."""
+        with self.control.reading() as connection:
+            return shadow_agreement(connection, since_us=since_us, slot=slot)
 
     # Status
 

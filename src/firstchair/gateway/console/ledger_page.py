@@ -1,4 +1,4 @@
-"""What the pages about money and agreement show."""
+"""What the page about money shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from firstchair.gateway.console.desk import Desk
-from firstchair.gateway.console.insight import Agreement, shadow_agreement
 from firstchair.gateway.console.render import count, usd
 from firstchair.gateway.control.ledger import By, Line
 from firstchair.gateway.control.slots import NAME
@@ -84,8 +83,3 @@ def _table(desk: Desk, by: Any, title: str, since: int | None, slot: str) -> Tab
     lines = sorted(report.lines, key=lambda line: (-line.cost_nano, -line.tokens, line.name))
     named = [(names.get(line.name, line.name) or "(none)", line) for line in lines[:MAX_LINES]]
     return Table(by, title, named, len(lines) - len(named))
-
-
-def agreement(desk: Desk, since_us: int | None, slot: str) -> list[Agreement]:
-    with desk.control.reading() as connection:
-        return shadow_agreement(connection, since_us=since_us, slot=slot)

@@ -156,7 +156,7 @@ class Pages:
             versions=versions[::-1],
             config=versions[-1].config,
             canary=canary_state(self._desk.control, versions[-1], now_us=time.time_ns() // 1000),
-            shadows=ledger_page.agreement(self._desk, None, slot),
+            shadows=self._desk.agreement(slot=slot),
             providers=self._desk.providers,
             made=int(made) if made.isdecimal() and len(made) < 10 else None,
             behind=request.query_params.get("behind", "") not in ("", "0"),
@@ -259,7 +259,7 @@ class Pages:
 
     def shadow(self, request: Request, caller: Caller) -> Response:
         days = ledger_page.days_of(request.query_params)
-        lines = ledger_page.agreement(self._desk, ledger_page.midnight(days), "")
+        lines = self._desk.agreement(since_us=ledger_page.midnight(days))
         return self._page("shadow.html.j2", caller, lines=lines, days=days, periods=ledger_page.PERIODS)
 
     def sessions(self, request: Request, caller: Caller) -> Response:

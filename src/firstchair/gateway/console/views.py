@@ -12,6 +12,7 @@ from pydantic import Field
 from firstchair.chat.messages import Tool
 from firstchair.core.config import Strict
 from firstchair.core.jsontext import loads
+from firstchair.gateway.console.insight import Agreement
 from firstchair.gateway.control.history import SlotVersion
 from firstchair.gateway.control.keys import NewKey, StoredKey, stored_key_data
 from firstchair.gateway.control.ledger import Line, Report
@@ -197,6 +198,49 @@ class LedgerView(_View, frozen=True):
             shadow=[LineView.of(line, names) for line in report.shadow],
             shadow_total=LineView.of(report.shadow_total, {}),
         )
+
+
+class RateView(_View, frozen=True):
+    """A share of ``n`` calls with its 95% interval; ``None`` throughout when there is none to take a share of."""
+
+    value: float | None
+    n: int
+    low: float | None
+    high: float | None
+
+
+class ShadowView(_View, frozen=True):
+    """How often one shadow did what the primary did."""
+
+    slot: str
+    route: str
+    calls: int
+    sessions: int
+    """Those with a call that could be compared."""
+    same: RateView
+    """Of the calls that could be compared; calls of one session are not taken as independent."""
+    counts: dict[str, int]
+    """Calls by agreement."""
+    cost_nano: int
+
+    @classmethod
+    def of(cls, line: Agreement) -> ShadowView:
+        same = RateView(value=line.same.value, n=line.same.n, low=line.same.low, high=line.same.high)
+        return cls(
+            slot=line.slot,
+            route=line.route,
+            calls=line.calls,
+            sessions=line.sessions,
+            same=same,
+            counts=line.counts,
+            cost_nano=line.cost_nano,
+        )
+
+
+class ShadowList(_View, frozen=True):
+    """The busiest first."""
+
+    shadows: list[ShadowView]
 
 
 class CallList(_View, frozen=True):
