@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tests.gateway.recording.calls import READERS, record, said, user
 
+from firstchair.chat.messages import Message
 from firstchair.cli.tables import rate_row
 from firstchair.evals.stats import rate
 from firstchair.gateway.config import load_config
@@ -70,6 +71,27 @@ def test_a_recorded_call_is_shown_whole_and_its_body_byte_for_byte(gateway, tmp_
     assert json.loads(gateway("show", "c"))["request"] == "not json \\xff"
 
 
+def test_a_shadow_is_shown_with_the_request_that_it_was_sent_a_copy_of(gateway, run, tmp_path):
+    body = json.dumps({"model": "m", "messages": [user("x" * 300_000)]}).encode()  # large: in the blob folder
+    answer, _ = said("done")
+    shadow = shadow_call("s", shadow_of="p", answer=answer)
+    keep(
+        tmp_path,
+        record([], answer, call_id="p", body=body),
+        shadow,
+        shadow_call("t", shadow_of="gone", answer=answer),
+    )
+    shown = json.loads(gateway("show", "s"))
+    assert (shown["call_id"], shown["request_of"]) == ("s", "p")
+    assert shown["request"] == json.loads(body)
+    assert "request_of" not in json.loads(gateway("show", "p"))
+    code, out, err = run("gateway", "show", "s", "--request")
+    assert (code, out, err) == (0, body.decode(), "the request of call p, whose shadow this is:\n")
+    lost = json.loads(gateway("show", "t"))
+    assert (lost["request_of"], lost["request"]) == ("gone", None)
+    assert "call gone, which is no longer recorded" in gateway("show", "t", "--request", code=2)
+
+
 def test_a_call_that_is_not_there_says_where_to_look(gateway, tmp_path):
     for _ in ("no sink ever ran", "another call is there"):
         assert "call 'a': not recorded here; `firstchair gateway tail --json`" in gateway("show", "a", code=2)
@@ -78,9 +100,9 @@ def test_a_call_that_is_not_there_says_where_to_look(gateway, tmp_path):
     assert "gateway.db" in gateway("show", "a", code=2)
 
 
-def shadow_call(call_id: str, **fields: object) -> CallRecord:
+def shadow_call(call_id: str, answer: Message | None = None, **fields: object) -> CallRecord:
     route = {"provider": "local", "provider_model": "small", "cost_nano": 5}
-    return record([], None, call_id=call_id, variant="shadow", **route, **fields)
+    return record([], answer, call_id=call_id, variant="shadow", **route, **fields)
 
 
 def test_shadows_are_summed_up_and_the_calls_that_differ_are_named(gateway, tmp_path):

@@ -335,7 +335,10 @@ def show_call(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Print one recorded call as JSON: request, answer, every try, tokens."""
+    """Print one recorded call as JSON: request, answer, every try, tokens.
+
+    A shadow was sent the request of another call: it is printed, and `request_of` names that call.
+    """
     from firstchair.cli.gateway_calls_view import print_call
     from firstchair.gateway.blobs import BlobStore
     from firstchair.gateway.recordings import read_recording

@@ -10,7 +10,7 @@ import typer
 
 from firstchair.cli.gateway_view import shown_name, usd
 from firstchair.cli.tables import Column, number, print_json, print_list, rate_row
-from firstchair.core.errors import DataError
+from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsontext import loads_bytes
 from firstchair.evals.report import interval, percent
 from firstchair.gateway.console.insight import Agreement
@@ -20,12 +20,23 @@ from firstchair.traces.times import utc_text
 
 
 def print_call(record: CallRecord, *, only_request: bool) -> None:
+    """One call as JSON, or its request alone; ``request_of`` says of a shadow whose request it was sent."""
+    copied = record.variant == "shadow"
     if only_request:
+        if copied:
+            if not record.request:
+                raise ConfigError(
+                    f"call {record.call_id}: a shadow; it was sent the request of call {record.shadow_of}, which is "
+                    "no longer recorded; leave out --request to see the rest"
+                )
+            typer.echo(f"the request of call {record.shadow_of}, whose shadow this is:", err=True)
         sys.stdout.buffer.write(record.request)
         return
     data = msgspec.to_builtins(msgspec.structs.replace(record, request=b""))
+    if copied:
+        data["request_of"] = record.shadow_of
     try:
-        data["request"] = loads_bytes(record.request)
+        data["request"] = loads_bytes(record.request) if record.request or not copied else None
     except (DataError, UnicodeDecodeError):  # recorded as it came, also when it is no JSON
         data["request"] = record.request.decode(errors="backslashreplace")
     print_json({**data, "received": utc_text(record.received_us)})

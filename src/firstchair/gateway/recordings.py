@@ -187,14 +187,22 @@ def mark_left_out(connection: Connection, reasons: Mapping[str, str]) -> None:
 
 
 def read_recording(connection: Connection, call_id: str, blobs: BlobStore) -> CallRecord:
-    """One call as it was recorded, its request in place. Raises ``ConfigError`` when it was not."""
+    """One call as it was recorded, its request in place. Raises ``ConfigError`` when it was not.
+
+    A shadow's request is that of the call it copies, or empty when that is no longer here.
+    """
     kept = inspect(connection).has_table(recordings.name)  # a store that no gateway ever wrote to has none
-    query = select(recordings.c.record).where(recordings.c.call_id == call_id)
-    data = connection.execute(query).scalar() if kept else None
-    if data is None:
+    record = _found(connection, call_id) if kept else None
+    if record is None:
         raise ConfigError(f"call {call_id[:80]!r}: not recorded here; `firstchair gateway tail --json` lists calls")
-    record = decode_record(zlib.decompress(data))
-    return msgspec.structs.replace(record, request=request_of(record, blobs), request_blob="")
+    holder = _found(connection, record.shadow_of) if record.variant == "shadow" else record
+    request = b"" if holder is None else request_of(holder, blobs)
+    return msgspec.structs.replace(record, request=request, request_blob="")
+
+
+def _found(connection: Connection, call_id: str) -> CallRecord | None:
+    data = connection.execute(select(recordings.c.record).where(recordings.c.call_id == call_id)).scalar()
+    return None if data is None else decode_record(zlib.decompress(data))
 
 
 def request_of(record: CallRecord, blobs: BlobStore) -> bytes:
