@@ -6,7 +6,7 @@ import pytest
 
 from firstchair.chat import schema_check
 from firstchair.chat.messages import Tool, ToolCall, assistant_message
-from firstchair.gateway.attempts import Verdict, decide, drawn, malformed_calls, pause_s, plan
+from firstchair.gateway.attempts import Verdict, decide, drawn, malformed_calls, pause_s, plan, worth_telling
 from firstchair.gateway.control.slots import Bands, Canary, Retries, Route, SlotConfig
 from firstchair.gateway.dialects.base import Failure, FailureKind
 
@@ -154,3 +154,21 @@ def test_a_schema_that_has_no_bytes_is_checked_all_the_same(value):
     tools = (Tool(name="f", description="", parameters=schema),)
     wrong = assistant_message(calls=(ToolCall(id="c", name="f", arguments='{"a": 1}'),))
     assert malformed_calls(wrong, tools) == wrong.tool_calls
+
+
+@pytest.mark.parametrize(
+    ("kinds", "heard"),
+    [
+        ("overloaded context_overflow", 0),
+        ("rate_limit not_found", 0),
+        ("overloaded authentication context_overflow", 0),
+        ("timeout too_large", 0),
+        ("overloaded rate_limit", 1),
+        ("context_overflow overloaded", 1),
+        ("context_overflow not_found", 1),
+        ("bad_request", 0),
+    ],
+)
+def test_the_client_hears_of_the_last_failure_that_may_pass_else_of_the_last(kinds, heard):
+    failures = [Failure(kind=FailureKind(kind), message=kind) for kind in kinds.split()]
+    assert worth_telling(failures) is failures[heard]

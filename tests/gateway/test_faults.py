@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import threading
 import time
+from contextlib import contextmanager
 
 import anthropic
 import httpx
@@ -155,25 +156,90 @@ def test_odd_but_whole_streams_arrive_whole(tmp_path, upstream, kind):
         assert running.records()[0].answer.text == "Grüße 🌍"
 
 
-def test_without_a_fallback_each_vendor_hears_it_in_its_own_words(tmp_path, upstream):
+HI = [{"role": "user", "content": "Hi"}]
+HEARD = {
+    # The provider's status: what an OpenAI and an Anthropic client hear.
+    429: (openai.RateLimitError, 429, anthropic.RateLimitError, 429, "rate_limit_error"),
+    503: (openai.InternalServerError, 503, anthropic.OverloadedError, 529, "overloaded_error"),
+    529: (openai.InternalServerError, 503, anthropic.OverloadedError, 529, "overloaded_error"),
+    500: (openai.InternalServerError, 500, anthropic.InternalServerError, 500, "api_error"),
+    504: (openai.InternalServerError, 504, anthropic.GatewayTimeoutError, 504, "timeout_error"),
+}
+
+
+@contextmanager
+def sdks(running, max_retries=0):
+    """Both vendors' clients, and one call on each of their wires."""
+    chat = openai.OpenAI(base_url=running.url + "/v1", api_key=running.key, max_retries=max_retries)
+    messages = anthropic.Anthropic(base_url=running.url, api_key=running.key, max_retries=max_retries)
+    with chat, messages:
+        yield (
+            lambda **more: chat.chat.completions.create(model="main", messages=HI, **more),
+            lambda **more: chat.responses.create(model="main", input="Hi", store=False, **more),
+            lambda **more: messages.messages.create(model="main", max_tokens=9, messages=HI, **more),
+        )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+@pytest.mark.parametrize("status", HEARD)
+def test_after_the_last_route_each_vendors_sdk_raises_what_it_knows(tmp_path, upstream, status, kind, stream):
+    upstream.script = Script((Reply(fault=Fault("status", status=status, retry_after="7")),))
+    openai_error, openai_status, anthropic_error, anthropic_status, word = HEARD[status]
+    with gateway(tmp_path, upstream, kind=kind) as running, sdks(running) as (completion, response, message):
+        for call, error, heard in (
+            (completion, openai_error, openai_status),
+            (response, openai_error, openai_status),
+            (message, anthropic_error, anthropic_status),
+        ):
+            with pytest.raises(error) as told:
+                call(stream=stream)
+            assert told.value.status_code == heard
+            assert told.value.response.headers["retry-after"] == "7"
+            assert told.value.response.headers["x-firstchair-provider-status"] == str(status)
+        assert told.value.body["error"]["type"] == told.value.type == word
+        records = running.records(3)
+    assert {record.outcome for record in records} == {Outcome.FAILED}
+    assert {record.cost_nano for record in records} == {0}
+
+
+@pytest.mark.parametrize("status", HEARD)
+def test_what_may_pass_both_sdks_send_again(tmp_path, upstream, status):
+    failed = Reply(fault=Fault("status", status=status))
+    upstream.script = Script((failed, Reply(text="Hello."), failed, Reply(text="Hello.")))
+    with gateway(tmp_path, upstream) as running, sdks(running, max_retries=1) as (completion, _, message):
+        assert completion().choices[0].message.content == "Hello."
+        assert message().content[0].text == "Hello."
+
+
+@pytest.mark.parametrize("wanting", ["context", "model", "translation"])
+def test_a_fallback_that_cannot_take_the_call_hides_no_outage(tmp_path, upstream, backup, wanting):
+    """A harness compacts its history, or gives up, on a 400 or 404; the primary is back in seven seconds."""
     upstream.script = Script((Reply(fault=Fault("status", status=529, retry_after="7")),))
-    with gateway(tmp_path, upstream) as running:
-        with pytest.raises(openai.APIStatusError) as chat_error:
-            openai.OpenAI(base_url=running.url + "/v1", api_key=running.key, max_retries=0).chat.completions.create(
-                model="main", messages=[{"role": "user", "content": "Hi"}]
-            )
-        assert chat_error.value.status_code == 503
-        assert chat_error.value.response.headers["retry-after"] == "7"
-        assert chat_error.value.response.headers["x-firstchair-provider-status"] == "529"
-        with pytest.raises(anthropic.APIStatusError) as messages_error:
-            anthropic.Anthropic(base_url=running.url, api_key=running.key, max_retries=0).messages.create(
-                model="main", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
-            )
-        assert messages_error.value.status_code == 529
-        assert messages_error.value.body["error"]["type"] == "overloaded_error"
-        first, second = running.records(2)
-    assert first.outcome is second.outcome is Outcome.FAILED
-    assert first.cost_nano == 0
+    answer = {
+        "context": Fault("status", status=400, message="prompt is too long: 9 tokens > 8 maximum"),
+        "model": Fault("status", status=404),
+        "translation": None,
+    }[wanting]
+    backup.script = Script((Reply(fault=answer),))
+    more = {"n": 2} if wanting == "translation" else {}  # Messages has no n
+    with gateway(tmp_path, upstream, backup, breaker={"failures": 2}) as running:
+        answers = [chat(running, **more) for _ in range(3)]
+        records = running.records(3)
+    assert [one.status_code for one in answers] == [503] * 3
+    assert [one.headers["retry-after"] for one in answers[:2]] == ["7", "7"]
+    assert "left alone" in answers[2].text  # the breaker of the primary is open
+    assert int(answers[2].headers["retry-after"]) in range(1, 11)
+    assert [record.outcome for record in records] == [Outcome.FAILED] * 3
+    assert len(upstream.requests) == 2
+    assert (len(backup.requests) == 0) is (wanting == "translation")
+
+
+def test_a_fallback_that_finds_the_request_itself_wrong_says_so(tmp_path, upstream, backup):
+    upstream.script = Script((Reply(fault=Fault("status", status=529)),))
+    backup.script = Script((Reply(fault=Fault("status", status=400, message="temperature: too hot")),))
+    with gateway(tmp_path, upstream, backup) as running:
+        assert chat(running).status_code == 400
 
 
 def test_a_bad_request_goes_back_to_the_client_and_nowhere_else(tmp_path, upstream, backup):

@@ -50,6 +50,7 @@ _REPEATED = frozenset(
     }
 )
 """May pass by itself. A timeout may too, but has eaten the time for it."""
+_PASSING = _REPEATED | {FailureKind.TIMEOUT}
 _FINAL = frozenset({FailureKind.BAD_REQUEST})
 """The client's own fault: every route would say the same. A refused credential, an unpaid bill or an unknown model
 is ours."""
@@ -74,6 +75,15 @@ def decide(
     if wait_s > retries.max_backoff_s or wait_s >= left_s:
         return Decision(Verdict.NEXT)
     return Decision(Verdict.RETRY, wait_s)
+
+
+def worth_telling(failures: Sequence[Failure]) -> Failure:
+    """Which failure of the routes, in their order, the client hears: the last that may pass by itself, else the last.
+
+    A fallback that could never have answered must not keep the client from trying again. Told that its prompt is too
+    long for a small fallback, a harness would throw its history away because the primary was overloaded for a second.
+    """
+    return next((one for one in reversed(failures) if one.kind in _PASSING), failures[-1])
 
 
 def pause_s(retry_after_s: float | None, tries: int, retries: Retries, rng: random.Random) -> float:

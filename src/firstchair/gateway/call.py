@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from firstchair.chat.messages import Tool
 from firstchair.core.errors import BadRequest
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key
-from firstchair.gateway.dialects.base import ChatRequest, Dialect
+from firstchair.gateway.dialects.base import ChatRequest, Dialect, Failure
 from firstchair.gateway.outbound import encoded
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -137,6 +138,13 @@ class Client:
         except asyncio.CancelledError:
             self.stalled = True
             raise
+
+
+def wait_headers(failure: Failure) -> list[Header]:
+    """``retry-after`` in whole seconds: so long the vendors' SDKs wait. None when nobody knows."""
+    if failure.retry_after_s is None:
+        return []
+    return [(b"retry-after", str(max(1, math.ceil(failure.retry_after_s))).encode())]
 
 
 def header_text(text: str) -> bytes:

@@ -12,15 +12,14 @@ is then cancelled, or read on to its usage.
 from __future__ import annotations
 
 import asyncio
-import math
 
 import msgspec
 
 from firstchair.chat.messages import ToolCall
 from firstchair.core.errors import BadRequest, FirstchairError
 from firstchair.core.jsontext import JsonProblem, loads_bytes
-from firstchair.gateway.attempts import Verdict, decide, malformed_calls, plan
-from firstchair.gateway.call import Call, Client, Header, header_text
+from firstchair.gateway.attempts import Verdict, decide, malformed_calls, plan, worth_telling
+from firstchair.gateway.call import Call, Client, Header, header_text, wait_headers
 from firstchair.gateway.config import Provider
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import Choice, SlotConfig
@@ -104,33 +103,28 @@ class Exchange:
         """Try them in order; ``None`` when one has answered."""
         call, worker = self._call, self._worker
         session = call.sticky_session() if self._slot.canary else call.session
-        failure: Failure | None = None
+        failures: list[Failure] = []
         waits: list[float] = []
         choices = plan(self._slot, session=session, key_id=call.key_id, call_id=call.id)
         for choice in choices:
             self._answer_s = self._slot.timeouts.for_answer_s(is_last=choice is choices[-1])
             breaker = worker.breakers.get(choice.route.provider)
             if breaker is None:
-                failure = Failure(
-                    kind=FailureKind.NOT_FOUND, message=f"provider {choice.route.provider} is not configured"
-                )
+                message = f"provider {choice.route.provider} is not configured"
+                failures.append(Failure(kind=FailureKind.NOT_FOUND, message=message))
                 continue
             if not breaker.allows(self._loop.time()):
                 waits.append(breaker.wait_s(self._loop.time()))
                 continue
             verdict, failure = await self._route(choice)
-            if failure is None:
-                return None
-            if verdict is Verdict.STOP:
+            if failure is None or verdict is Verdict.STOP:
                 return failure
-        if failure is None:
-            wait_s = min(waits, default=1.0)
-            return Failure(
-                kind=FailureKind.OVERLOADED,
-                message="every provider of this slot has failed just now and is left alone for a while",
-                retry_after_s=max(wait_s, 1.0),
-            )
-        return failure
+            failures.append(failure)
+        if waits:
+            who = "a provider of this slot" if failures else "every provider of this slot"
+            message = f"{who} has failed just now and is left alone for a while"
+            failures.insert(0, Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_s=min(waits)))
+        return worth_telling(failures)
 
     async def _route(self, choice: Choice) -> tuple[Verdict, Failure | None]:
         """One route, with its repeats."""
@@ -446,9 +440,7 @@ class Exchange:
         headers = self._extra_headers()
         if failure.status is not None:
             headers.append((b"x-firstchair-provider-status", str(failure.status).encode()))
-        if failure.retry_after_s is not None:
-            headers.append((b"retry-after", str(max(1, math.ceil(failure.retry_after_s))).encode()))
-        await client.answer(status, encoded(body), headers)
+        await client.answer(status, encoded(body), headers + wait_headers(failure))
 
     async def _interrupted(self) -> None:
         """Cancelled: by the client's leaving, or by the end of the drain."""
