@@ -319,3 +319,36 @@ def test_our_own_refused_key_is_no_fault_of_who_counts_tokens(tmp_path):
         running_gateway(tmp_path, {"up": provider(url, "anthropic")}, [SLOT]) as running,
     ):
         check_refusal(post(running, "/v1/messages/count_tokens", json.dumps(HELLO)), "/v1/messages", 502)
+
+
+def test_counting_tokens_is_one_request_of_the_keys_rate_and_none_of_its_tokens(tmp_path, upstream):
+    body = json.dumps(HELLO)
+    providers = {"up": provider(upstream.base_url, "anthropic")}
+    slot = {"slot": "main", "primary": {"provider": "up", "model": "claude-sonnet-4-6"}}
+    # The call takes the minute's one token and overdraws it, and the budget pays for exactly that call.
+    limits = KeyLimits(requests_per_minute=3, tokens_per_minute=1, budget_nano=10**9)
+    with running_gateway(tmp_path, providers, [slot], limits) as running:
+        assert post(running, "/v1/messages", body).status_code == 200
+        assert post(running, "/v1/messages", body).status_code == 429  # its tokens
+        for _ in range(2):
+            assert post(running, "/v1/messages/count_tokens", body).status_code == 200
+        limited = post(running, "/v1/messages/count_tokens", body)
+        check_refusal(limited, "/v1/messages", 429)
+        assert "3 requests a minute" in limited.json()["error"]["message"]
+        assert int(limited.headers["retry-after"]) in range(1, 21)
+        records = running.records(2)
+        running.wait_until(lambda: running.store.spend(records[0].key_id).reserved_nano == 0)
+        assert running.store.spend(records[0].key_id).spent_nano == records[0].cost_nano
+        assert len(running.records(2)) == 2
+
+
+def test_who_counts_tokens_hears_how_long_to_wait(tmp_path):
+    refusal = json.dumps({"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}).encode()
+    answer = b"HTTP/1.1 429 Too Many\r\nretry-after: 9\r\ncontent-length: %d\r\n\r\n%s" % (len(refusal), refusal)
+    with (
+        saying(answer) as url,
+        running_gateway(tmp_path, {"up": provider(url, "anthropic")}, [SLOT]) as running,
+    ):
+        response = post(running, "/v1/messages/count_tokens", json.dumps(HELLO))
+    check_refusal(response, "/v1/messages", 429)
+    assert response.headers["retry-after"] == "9"

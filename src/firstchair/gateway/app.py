@@ -18,7 +18,7 @@ import msgspec
 
 from firstchair.core.errors import BadRequest
 from firstchair.core.jsontext import depth_of
-from firstchair.gateway.call import Call, Client, Header, Send, new_call_id
+from firstchair.gateway.call import Call, Client, Send, new_call_id, wait_headers
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import SlotConfig, is_glob
 from firstchair.gateway.control.snapshot import Key
@@ -143,10 +143,7 @@ class GatewayApp:
     async def _refused(self, call: Call, client: Client, failure: Failure) -> None:
         status, body = call.dialect.write_failure(failure, request_id=call.id)
         await Ending(self._worker, call, client).write(Outcome.REFUSED, status, failure=failure)
-        headers: list[Header] = []
-        if failure.retry_after_s is not None:
-            headers.append((b"retry-after", str(max(1, round(failure.retry_after_s + 0.5))).encode()))
-        await client.answer(status, encoded(body), headers)
+        await client.answer(status, encoded(body), wait_headers(failure))
 
     def _check_headers(self, scope: dict[str, Any]) -> None:
         limits, headers = self._worker.config.limits, scope["headers"]
@@ -291,7 +288,7 @@ class GatewayApp:
                 raise Refused(_unknown(method, path))
         except Refused as refused:
             status, body = _told(dialect, refused.failure)
-            await client.answer(status, encoded(body))
+            await client.answer(status, encoded(body), wait_headers(refused.failure))
         except Left:
             self._worker.count("left_early")
 
@@ -310,23 +307,25 @@ class GatewayApp:
     async def _count_tokens(
         self, dialect: Dialect, headers: Mapping[bytes, bytes], receive: Receive, client: Client
     ) -> None:
-        """By the provider where it is Anthropic's API, by the tokenizer where that is known, else refused."""
+        """By the provider where it is Anthropic's API, by the tokenizer where that is known, else refused.
+
+        One request of the key's rate, but no tokens and no money: nobody bills it.
+        """
         call = Call(new_call_id(), dialect, headers, time.time_ns() // 1000)
         call.key = self._key(headers)
         call.raw = await self._body(headers, receive)
         slot = self._read(call)
         route, worker = slot.primary, self._worker
+        if call.key is not None and (failure := worker.rates.admit(call.key, None, time.monotonic())) is not None:
+            raise Refused(failure)
         upstream, counter = worker.upstreams.get(route.provider), worker.counting.get(route.provider)
         if upstream is not None and "anthropic" in upstream.provider.dialects:
             answered = await upstream.count_tokens(
                 encoded({**call.body, "model": route.model}), headers, slot.timeouts.connect_s, slot.timeouts.total_s
             )
             if isinstance(answered, Failure):
-                raise Refused(answered)
-            status, raw = answered
-            if status != 200:
-                raise Refused(shown(upstream.hidden(dialect.read_failure(status, {}, raw))))
-            await client.answer(200, raw)
+                raise Refused(shown(upstream.hidden(answered)))
+            await client.answer(200, answered)
             return
         if counter is None:
             raise refuse(

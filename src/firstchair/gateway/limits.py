@@ -45,10 +45,10 @@ class RateLimits:
         self._requests: dict[str, _Bucket] = {}
         self._tokens: dict[str, _Bucket] = {}
 
-    def admit(self, key: Key, tokens: int, now: float) -> Failure | None:
-        """Count one request of about ``tokens``; the failure when it must wait."""
+    def admit(self, key: Key, tokens: int | None, now: float) -> Failure | None:
+        """Count one request of about ``tokens``, ``None``: of one that uses none; the failure when it must wait."""
         requests = self._bucket(self._requests, key.key_id, key.requests_per_minute, now)
-        minute = self._bucket(self._tokens, key.key_id, key.tokens_per_minute, now)
+        minute = self._bucket(self._tokens, key.key_id, key.tokens_per_minute, now) if tokens is not None else None
         wait_s = requests.wait_s(1, now) if requests else 0.0
         what = f"{key.requests_per_minute} requests"
         # A prompt that is longer than a minute's worth has to pass at some time: one token left is enough.
@@ -62,7 +62,7 @@ class RateLimits:
             )
         if requests:
             requests.take(1)
-        if minute:
+        if minute and tokens is not None:
             minute.take(tokens)
         return None
 

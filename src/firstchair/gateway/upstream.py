@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from firstchair.gateway.dialects.base import DialectName, Failure, FailureKind, StreamFault
+from firstchair.gateway.dialects.failures import read_failure
 
 if TYPE_CHECKING:
     import aiohttp
@@ -162,14 +163,18 @@ class Upstream:
 
     async def count_tokens(
         self, body: bytes, headers: Mapping[bytes, bytes], connect_s: float, total_s: float
-    ) -> tuple[int, bytes] | Failure:
-        """Status and body of Anthropic's ``count_tokens``."""
+    ) -> bytes | Failure:
+        """What Anthropic's ``count_tokens`` answers."""
         try:
             async with asyncio.timeout(total_s):
                 sent = await self.send(
                     "anthropic", body, client_headers("anthropic", headers), connect_s=connect_s, path="/count_tokens"
                 )
-                return sent if isinstance(sent, Failure) else (sent.status, await sent.body(MAX_ERROR_BYTES))
+                if isinstance(sent, Failure):
+                    return sent
+                if sent.status != 200:
+                    return read_failure(sent.status, sent.headers, await sent.error_body())
+                return await sent.body(MAX_ERROR_BYTES)
         except TimeoutError:
             return self._failed(FailureKind.TIMEOUT, f"did not count within {total_s:g} s")
         except StreamFault as fault:
