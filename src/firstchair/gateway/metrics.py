@@ -10,6 +10,7 @@ configuration and words of our own: their number is bounded, and no key, session
 from __future__ import annotations
 
 import bisect
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -33,6 +34,9 @@ MAX_SERIES = 5000
 FRESH_S = 5.0
 """Gauges of a worker that has written nothing for longer are gone with it."""
 BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+_LABEL = re.compile(r'(\w+)="([^"\\]*)"')
+"""Of families whose labels are names and words of ours: nothing in them is escaped."""
 
 Key = tuple[str, ...]
 """Family, then the values of its labels."""
@@ -202,6 +206,11 @@ class Metrics:
 
 def metrics_text(spool: Path, *, now_s: float | None = None) -> str:
     """What ``GET /metrics`` answers, for the gateway whose spool this is."""
+    return _rendered(metrics_sums(spool, now_s=now_s))
+
+
+def metrics_sums(spool: Path, *, now_s: float | None = None) -> Counter[str]:
+    """The numbers of all workers and of the spool by series, money in nano-USD; see ``sums_by_label``."""
     now_s = time.time() if now_s is None else now_s
     total: Counter[str] = Counter()
     for path in sorted((spool / FOLDER).glob("*.json")):
@@ -212,7 +221,18 @@ def metrics_text(spool: Path, *, now_s: float | None = None) -> str:
         if now_s - found.at_s <= FRESH_S:
             total.update(found.gauges)
     total.update(_spool_series(spool, now_s))
-    return _rendered(total)
+    return total
+
+
+def sums_by_label(total: Mapping[str, float], family: str, *labels: str) -> dict[Key, int]:
+    """One family of ``metrics_sums`` by the values of these labels, summed over all others; zeros are left out."""
+    found: Counter[Key] = Counter()
+    for series, value in total.items():
+        name, _, rest = series.partition("{")
+        if name == family and value:
+            values = dict(_LABEL.findall(rest))
+            found[tuple(values[label] for label in labels)] += int(value)
+    return dict(sorted(found.items()))
 
 
 def _spool_series(spool: Path, now_s: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.console.insight import Agreement, shadow_agreement
 from firstchair.gateway.console.refusal import Refusal
-from firstchair.gateway.console.views import StatusView
+from firstchair.gateway.console.views import ProviderView, StatusView
 from firstchair.gateway.control.ledger import By, Report, report, tail
 from firstchair.gateway.control.slots import NAME, Route, SlotConfig
 from firstchair.gateway.control.store import Change, ControlStore
+from firstchair.gateway.metrics import metrics_sums, sums_by_label
 from firstchair.gateway.sink import read_status
 from firstchair.traces.session import Session
 from firstchair.traces.store import TraceStore
@@ -117,6 +118,7 @@ class Desk:
         revision = self.control.revision()
         workers = self.control.workers()
         sink = read_status(self._spool)
+        sums = metrics_sums(self._spool)
         return StatusView(
             version=firstchair.__version__,
             revision=revision,
@@ -124,7 +126,24 @@ class Desk:
             workers_behind=[worker.worker for worker in workers if worker.seen_revision < revision],
             sink=sink,
             sink_age_s=None if sink is None else round(max(0.0, time.time() - sink.at_us / 1e6), 3),
+            providers=self._provider_views(sums),
+            lost=_by_one(sums, "firstchair_spool_lost_total", "reason"),
+            shadow_dropped=_by_one(sums, "firstchair_shadow_dropped_total", "reason"),
+            events=_by_one(sums, "firstchair_events_total", "event"),
         )
+
+    def _provider_views(self, sums: Mapping[str, float]) -> list[ProviderView]:
+        breakers = sums_by_label(sums, "firstchair_breaker_workers", "provider", "state")
+        failures = sums_by_label(sums, "firstchair_attempt_failures_total", "provider", "failure")
+        names = {*self.providers, *(provider for provider, _ in breakers)}
+        return [
+            ProviderView(
+                provider=name,
+                breaker={state: n for (provider, state), n in breakers.items() if provider == name},
+                failed_tries={failure: n for (provider, failure), n in failures.items() if provider == name},
+            )
+            for name in sorted(names)
+        ]
 
     # Sessions
 
@@ -151,3 +170,7 @@ class Desk:
         raise Refusal(
             404, f"session: found {session_id[:80]!r}; expected one that was recorded here", param="session"
         )
+
+
+def _by_one(sums: Mapping[str, float], family: str, label: str) -> dict[str, int]:
+    return {value: n for (value,), n in sums_by_label(sums, family, label).items()}

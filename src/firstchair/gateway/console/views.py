@@ -262,6 +262,16 @@ class AuditList(_View, frozen=True):
     entries: list[AuditEntry]
 
 
+class ProviderView(_View, frozen=True):
+    """How the workers find one provider."""
+
+    provider: str
+    breaker: dict[str, int]
+    """Workers by the state of their breaker for it: ``closed``, ``open``, ``half_open``. Empty: no worker reports."""
+    failed_tries: dict[str, int]
+    """Tries without an answer, by failure, since the spool began."""
+
+
 class StatusView(_View, frozen=True):
     """How the gateway is doing."""
 
@@ -272,6 +282,13 @@ class StatusView(_View, frozen=True):
     sink: SinkStatus | None
     """``None``: the sink has written no status yet."""
     sink_age_s: float | None
+    providers: list[ProviderView]
+    lost: dict[str, int]
+    """Records lost, by reason, since the spool began; so are all counters below."""
+    shadow_dropped: dict[str, int]
+    """Shadow copies that were never asked, by reason."""
+    events: dict[str, int]
+    """What went wrong beside calls, by the event of ``firstchair_events_total``."""
 
 
 class SessionLine(_View, frozen=True):
