@@ -177,7 +177,7 @@ def test_responses_whole_and_streamed(tmp_path, upstream, kind):
 @pytest.mark.parametrize("kind", OUTBOUND)
 @pytest.mark.parametrize("store", [True, None])
 def test_no_provider_is_asked_to_store_a_response(tmp_path, upstream, kind, store):
-    asked = {"model": "main", "input": "Hi"} | ({} if store is None else {"store": store})
+    asked = {"model": "main", "input": "Hi", "max_output_tokens": 9} | ({} if store is None else {"store": store})
     with gateway_to(tmp_path, upstream, kind) as gateway:
         client = openai.OpenAI(base_url=gateway.url + "/v1", api_key=gateway.key, max_retries=0)
         told = client.responses.with_raw_response.create(**asked)
@@ -187,6 +187,23 @@ def test_no_provider_is_asked_to_store_a_response(tmp_path, upstream, kind, stor
     sent = upstream.requests[0].body
     assert sent.get("store", False) is False
     assert ("store" in sent) == (kind == "openai")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("limit", [None, 77])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_token_limit_that_the_gateway_put_in_is_listed_with_its_value(tmp_path, upstream, path, limit, stream):
+    asked = {"model": "main", "stream": stream}
+    if path == "/v1/responses":
+        asked |= {"input": "Hi", "store": False, "max_output_tokens": limit}
+    else:
+        asked |= {"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": limit}
+    with gateway_to(tmp_path, upstream, "anthropic", max_tokens_default=333) as gateway:
+        response = httpx.post(gateway.url + path, json=asked, headers={"x-api-key": gateway.key})
+        (record,) = gateway.records()
+    assert upstream.requests[0].body["max_tokens"] == (limit or 333)
+    assert response.headers.get("x-firstchair-dropped") == (None if limit else "max_tokens=333")
+    assert record.dropped == (() if limit else ("max_tokens=333",))
 
 
 @pytest.mark.parametrize("header", [("x-api-key", ""), ("authorization", "Bearer ")])

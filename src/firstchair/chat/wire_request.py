@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from firstchair.core.errors import BadRequest, DataError
 
@@ -235,8 +235,7 @@ def tool_choice_to_openai(tool_choice: Mapping[str, Any] | None, *, has_tools: b
     return out
 
 
-@dataclass(frozen=True)
-class TokenLimit:
+class TokenLimit(NamedTuple):
     """``max_tokens`` of an Anthropic request and whether nobody asked for it."""
 
     max_tokens: int

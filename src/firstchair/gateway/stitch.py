@@ -213,6 +213,9 @@ class Stitcher:
         self._forget_end(found)
         found.labels = _labels(record, found.labels)
         extend_branch(found.branch, call.call, call.keys, call.reply_keys)
+        if record.dropped:
+            listed = (*found.branch.meta.get("dropped", ()), *record.dropped)
+            found.branch.meta["dropped"] = list(dict.fromkeys(listed))
         self._bytes += call.size - found.size
         found.size, found.touched_us = call.size, now_us
         if not found.unsaved:

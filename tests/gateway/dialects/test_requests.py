@@ -467,7 +467,9 @@ def test_thinking_and_effort_are_listed_where_they_have_no_counterpart():
     request = A.read_request(anthropic(max_tokens=2000, thinking=thinking, top_k=3, output_config={"effort": "low"}))
     assert OPEN.write_request(request, TARGET).dropped == ("thinking", "top_k", "output_config")
     assert A.write_request(request, TARGET).body["thinking"] == thinking
-    request = OPEN.read_request(openai(reasoning_effort="low", seed=3, frequency_penalty=0.5, store=None))
+    request = OPEN.read_request(
+        openai(max_tokens=9, reasoning_effort="low", seed=3, frequency_penalty=0.5, store=None)
+    )
     assert A.write_request(request, TARGET).dropped == ("reasoning_effort", "seed", "frequency_penalty")
 
 
@@ -489,10 +491,10 @@ def test_what_would_change_the_answer_is_refused_not_dropped(field, value):
 
 def test_what_asks_for_nothing_special_crosses_quietly():
     fields = {"n": 1, "logprobs": False, "modalities": ["text"], "response_format": {"type": "text"}, "seed": None}
-    request = OPEN.read_request(openai(**fields))
+    request = OPEN.read_request(openai(max_tokens=9, **fields))
     out = A.write_request(request, TARGET)
     assert out.dropped == ()
-    assert out.body == {"model": "theirs", "max_tokens": 4096, "messages": USER}
+    assert out.body == {"model": "theirs", "max_tokens": 9, "messages": USER}
 
 
 def test_hosted_tools_of_another_provider_are_refused():

@@ -195,6 +195,16 @@ def test_a_session_that_several_variants_served_is_flagged():
     assert session.labels["variant"] == "mixed"
 
 
+def test_what_was_left_out_or_put_in_for_a_provider_stands_in_the_session():
+    rows, (answer, echo) = [SYSTEM, user("hi")], said("hello")
+    first = record(rows, answer, dropped=("max_tokens=4096", "seed"))
+    second = record([*rows, *echo, user("m")], said("x")[0], dropped=("seed", "top_k"))
+    (session,) = sessions([first, second])
+    assert session.meta["dropped"] == ["max_tokens=4096", "seed", "top_k"]
+    (plain,) = sessions([record(rows, answer)])
+    assert "dropped" not in plain.meta
+
+
 def test_another_history_of_token_ids_opens_a_branch_and_lengths_that_differ_are_left_out():
     rows, (answer, echo) = [user("hi")], said("hello")
     ids = {"tokens": EngineTokens(prompt_ids=(1, 2), completion_ids=(3,), logprobs=(-0.1,))}

@@ -125,10 +125,12 @@ class AnthropicMessages(ProviderErrors):
             return tools_from_anthropic(take_list(body, "tools"))
 
     def write_request(self, request: ChatRequest, target: Target) -> Written:
-        """Where the client gave no limit, the slot's is sent: this wire demands one."""
+        """Where the client gave no limit, the slot's is sent and listed with its value: this wire demands one."""
         dropped: list[str] = []
         own = request.dialect == "anthropic"
-        limit = max_tokens_to_anthropic(request.max_tokens, None, default=target.max_tokens_default).max_tokens
+        limit, defaulted = max_tokens_to_anthropic(request.max_tokens, None, default=target.max_tokens_default)
+        if defaulted:
+            dropped.append(f"max_tokens={limit}: the client gave none")
         thinking = request.thinking or {}
         check_thinking(thinking, limit)
         messages = with_fitting_ids(_signed(request.messages), target.call_ids or "anthropic")
