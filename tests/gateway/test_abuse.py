@@ -183,6 +183,41 @@ def test_both_sdks_list_the_models(running):
         chat.models.retrieve("nobody")
 
 
+def test_a_slot_that_matches_by_globs_is_listed_by_the_models_that_its_routes_and_clients_know(tmp_path, upstream):
+    """Claude Code offers of this list what begins with `claude`: a slot's own name alone would be invisible to it."""
+    slots = [
+        {
+            "slot": "sonnet",
+            "match": ["claude-sonnet-*"],
+            "primary": {"provider": "up", "model": "orchestrator-4b"},  # after a promote
+            "fallbacks": [{"provider": "up", "model": "claude-sonnet-4-6"}, {"provider": "up", "model": "gpt-5"}],
+        },
+        # Its fallback is answered by the slot above.
+        {
+            "slot": "haiku",
+            "match": ["claude-haiku-*", "claude-small"],
+            "primary": {"provider": "up", "model": "claude-haiku-4-5"},
+            "fallbacks": [{"provider": "up", "model": "claude-sonnet-5"}],
+        },
+    ]
+    names = ["claude-haiku-4-5", "claude-small", "claude-sonnet-4-6", "haiku", "sonnet"]
+    with running_gateway(tmp_path, {"up": provider(upstream.base_url)}, slots) as running:
+        chat = openai.OpenAI(base_url=running.url + "/v1", api_key=running.key)
+        messages = anthropic.Anthropic(base_url=running.url, api_key=running.key)
+        with chat, messages:
+            listed, told = list(chat.models.list()), list(messages.models.list())
+            assert [model.id for model in listed] == [model.id for model in told] == names
+            assert {(model.object, model.owned_by, model.created) for model in listed} == {("model", "firstchair", 0)}
+            assert {(model.type, model.lifecycle, model.created_at.year) for model in told} == {
+                ("model", "active", 1970)
+            }
+            assert [model.display_name for model in told] == names
+            for name in names:  # each of them is answered
+                chat.chat.completions.create(model=name, messages=[{"role": "user", "content": "Hi"}])
+        slots_asked = [record.slot for record in running.records(len(names))]
+    assert slots_asked == ["haiku", "haiku", "sonnet", "haiku", "sonnet"]
+
+
 def test_a_header_cannot_be_smuggled_through_a_session_name_or_field(running):
     response = post(running, "/v1/messages", json.dumps({**HELLO, "x\r\nevil: 1": 2, "ü": 3}))
     assert response.status_code in (200, 400)

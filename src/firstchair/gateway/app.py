@@ -21,7 +21,7 @@ from firstchair.core.jsontext import depth_of
 from firstchair.gateway.call import Call, Client, Send, new_call_id, wait_headers
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import SlotConfig, is_glob
-from firstchair.gateway.control.snapshot import Key
+from firstchair.gateway.control.snapshot import Key, Snapshot
 from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, FailureKind, TokenCounts
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange, shown
@@ -295,12 +295,11 @@ class GatewayApp:
     def _models(self, only: str) -> dict[str, Any]:
         """The names that clients may ask for, readable for the SDKs of both vendors."""
         snapshot = self._worker.snapshot
-        names = {name for slot in snapshot.slots for name in (slot.slot, *slot.match) if not is_glob(name)}
         if only:
             if snapshot.slot_for(only) is None:
                 raise refuse(FailureKind.NOT_FOUND, _no_slot(only))
             return _model(only)
-        rows = [_model(name) for name in sorted(names)]
+        rows = [_model(name) for name in _names(snapshot)]
         ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]} if rows else {"first_id": None, "last_id": None}
         return {"object": "list", "data": rows, "has_more": False, **ends}
 
@@ -383,6 +382,20 @@ def _told(dialect: Dialect, failure: Failure) -> tuple[int, dict[str, Any]]:
     return status, body
 
 
+def _names(snapshot: Snapshot) -> list[str]:
+    """Every slot's own name and the plain ones in its ``match``.
+
+    No list can hold what a glob matches. Of that the models of the slot's own routes are named, as far as they find this
+    slot: names that clients know.
+    """
+    names: set[str] = set()
+    for slot in snapshot.slots:
+        names |= {slot.slot, *(name for name in slot.match if not is_glob(name))}
+        models = (route.model for route in (slot.primary, *slot.fallbacks))
+        names |= {model for model in models if snapshot.slot_for(model) is slot}
+    return sorted(names)
+
+
 def _model(name: str) -> dict[str, Any]:
     return {
         "id": name,
@@ -392,4 +405,5 @@ def _model(name: str) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
     }
