@@ -385,8 +385,8 @@ def _told(dialect: Dialect, failure: Failure) -> tuple[int, dict[str, Any]]:
 def _names(snapshot: Snapshot) -> list[str]:
     """Every slot's own name and the plain ones in its ``match``.
 
-    No list can hold what a glob matches. Of that the models of the slot's own routes are named, as far as they find this
-    slot: names that clients know.
+    No list can hold what a glob matches. Of that the models of the slot's own routes are named, as far as they find
+    this slot: names that clients know.
     """
     names: set[str] = set()
     for slot in snapshot.slots:
