@@ -16,13 +16,29 @@ import pytest
 import yaml
 from tests.services import missing
 
+from firstchair.gateway import (
+    blobs,
+    canary,
+    ending,
+    http_server,
+    logs,
+    metrics,
+    serve,
+    spool,
+    stitch,
+    upstream,
+)
 from firstchair.gateway.attempts import Verdict, decide
 from firstchair.gateway.breaker import TRIPS
+from firstchair.gateway.console import access, app
+from firstchair.gateway.control import ledger, slots, store
 from firstchair.gateway.control.slots import Retries
+from firstchair.gateway.dialects import failures, sse, usage
 from firstchair.gateway.dialects.base import Failure, FailureKind
 from firstchair.gateway.dialects.failures import anthropic_error, openai_error
 from firstchair.gateway.exchange import shown
 from firstchair.testing.scripted_upstream import scripted_upstream
+from firstchair.traces import database
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -45,6 +61,46 @@ def test_the_reference_of_the_configuration_is_up_to_date():
     assert text_of("gateway-config.md") == module.page(), (
         "docs/gateway-config.md is stale; run: python docs/generate_gateway_config.py"
     )
+
+
+# --- gateway-operations.md --------------------------------------------------------------------------------------
+
+MIB = 2**20
+FIXED = [
+    ("request's line and headers", f"{http_server.MAX_HEAD_BYTES // MIB} MiB"),
+    ("client's head", f"{http_server.OWED_S:g} s each"),
+    ("sends on behind a refusal", f"{http_server.MAX_UNREAD_BYTES // MIB} MiB"),
+    ("an idle connection:", f"{http_server.KEEPALIVE_S} s"),
+    ("connections that wait", f"{serve.BACKLOG} for the port"),
+    ("one event of", f"{sse.MAX_EVENT_BYTES // MIB} MiB"),
+    ("provider's error, and", f"{upstream.MAX_ERROR_BYTES // MIB} MiB"),
+    ("behind the last event", f"{upstream.LINGER_S:g} s"),
+    ("provider's `retry-after`", {86_400: "one day"}[failures.MAX_RETRY_AFTER_S]),
+    ("message of a provider's error", f"{failures.MAX_MESSAGE} characters"),
+    ("token count", {10**12: "10¹²"}[usage.MAX_COUNT]),
+    ("charged to a budget", f"{ending.MAX_SETTLED_NANO // 10**9 // 10**6} million dollars"),
+    ("one record of the spool", f"{spool.MAX_RECORD // MIB} MiB"),
+    ("`spool/blobs`", f"{blobs.MAX_BLOB // MIB} MiB"),
+    ("open branches", f"{stitch.MAX_BYTES // MIB} MiB"),
+    ("canary is judged by", f"newest {canary.MAX_CALLS} of its last {canary.WINDOW_S / 60:g} minutes"),
+    ("names in the ledger", f"{ledger.MAX_NAME} characters"),
+    ("log lines", f"{logs.MAX_LINES:,} of a worker"),
+    ("series of metrics", f"{metrics.MAX_SERIES} of a worker"),
+    ("worker that is silent", f"{store.LIVE_S:g} s, then {store.GONE_S:g} s"),
+    ("locked SQLite file", f"{database.BUSY_TIMEOUT_S} s"),
+    (
+        "admin port",
+        f"{app.MAX_BODY // 10**6} MB; logins: {access.LOGIN_S // 3600} hours, {access.MAX_LOGINS} at a time",
+    ),
+    ("a slot:", f"{slots.MAX_FALLBACKS} fallbacks, {slots.MAX_SHADOWS} shadows"),
+]
+
+
+@pytest.mark.parametrize(("what", "value"), FIXED, ids=[what for what, _ in FIXED])
+def test_a_fixed_limit_stands_on_the_page_as_it_is_in_the_code(what, value):
+    page = text_of("gateway-operations.md").partition("## Limits")[2].partition("\n## ")[0]
+    (row,) = (line for line in page.splitlines() if line.startswith("|") and what in line)
+    assert value in row
 
 
 # --- gateway-failures.md ----------------------------------------------------------------------------------------
