@@ -55,15 +55,14 @@ def call_line(record: CallRecord, *, content: bool = False) -> bytes:
         fields["request"] = record.request.decode("utf-8", "replace")
         fields["answer"] = answer.text if answer else None
         fields["tool_calls"] = [[call.name, call.arguments] for call in answer.tool_calls] if answer else []
-    return orjson.dumps(_sound(fields))
+    try:
+        return orjson.dumps(fields)
+    except orjson.JSONEncodeError:  # integers of a provider may have any size
+        return orjson.dumps({name: _sound(value) for name, value in fields.items()})
 
 
-def _sound(fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` as JSON can hold them: integers of a provider may have any size."""
-    return {
-        name: str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
-        for name, value in fields.items()
-    }
+def _sound(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
 
 
 class CallLog:

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
+from ahocorasick_rs import BytesAhoCorasick
 
 from firstchair.chat.messages import ImagePart, Message, Part, RawPart, TextPart, ThinkingPart
 from firstchair.core.errors import ConfigError
@@ -39,12 +40,18 @@ _WHOLE_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # One without an end reaches to the end of the text; else every quote in it would be tried as a beginning.
 _STRING = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))', re.DOTALL)
 _KEY = re.compile(rb'"([^"]{1,128})"\s*:')
+_COLON = re.compile(rb"\s*:")
+_NAME_BYTES = 128
+_NAME_STEMS = b"auth bearer cookie credential headers key pass pwd secret signature token".split()
+"""In lower case; every name of a credential holds one of them."""
+_FIND_STEMS = BytesAhoCorasick(_NAME_STEMS).find_matches_as_indexes
 _ASCII_ESCAPE = re.compile(rb"\\+u00([2-7][0-9a-fA-F])")
 _OUTSIDE_STRINGS = b" \t\r\n{}[]:,0123456789+-.eEtrufalsn"
 """Everything that JSON writes outside of strings."""
 _SHOWN_TO_THE_MODEL = frozenset(
     {"messages", "input", "system", "instructions", "input_schema", "parameters", "json_schema", "schema"}
 )
+_TEXTS = (TextPart, ThinkingPart)
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -107,6 +114,8 @@ class Redactor:
 
     def message(self, message: Message) -> Message:
         """A message with its texts, arguments and raw parts cleaned; the same object when nothing changed."""
+        if self._is_plainly_clean(message):
+            return message
         cleaned = msgspec.structs.replace(
             message,
             content=tuple(self._part(part) for part in message.content),
@@ -117,6 +126,16 @@ class Redactor:
             extra=self._value(message.extra),
         )
         return message if cleaned == message else cleaned
+
+    def _is_plainly_clean(self, message: Message) -> bool:
+        """One quick look at all that an ordinary answer says; nothing is said of a message with more than that."""
+        if self._hook is not None or self._patterns or message.extra:
+            return False
+        texts = [call.arguments for call in message.tool_calls if not call.extra]
+        texts += [part.text for part in message.content if isinstance(part, _TEXTS) and not part.extra]
+        if len(texts) != len(message.content) + len(message.tool_calls):
+            return False
+        return not may_hold_secret(_unescaped("\n".join(texts).encode("utf-8", "surrogatepass")))
 
     def _part(self, part: Part) -> Part:
         if isinstance(part, TextPart | ThinkingPart):
@@ -152,7 +171,7 @@ class Redactor:
         return REDACTED
 
     def _clean(self, body: bytes, *, in_conversation: bool) -> bytes:
-        has_names = not in_conversation and any(map(_names_a_secret, set(_KEY.findall(body))))
+        has_names = not in_conversation and _has_secret_names(body)
         if not (self._hook or self._patterns or has_names or may_hold_secret(_unescaped(body))):
             return body
         parts = _split(body)
@@ -214,6 +233,18 @@ def _unescaped(body: bytes) -> bytes:
     while b"\\/" in body:
         body = body.replace(b"\\/", b"/")
     return _ASCII_ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), body) if b"\\u00" in body else body
+
+
+def _has_secret_names(body: bytes) -> bool:
+    """Whether a key of this JSON names a credential; also true of some text that only looks like one."""
+    if b"\\u00" in body:
+        return any(map(_names_a_secret, set(_KEY.findall(body))))
+    for _, at, _ in _FIND_STEMS(body.lower(), overlapping=True):
+        start = body.rfind(b'"', max(0, at - _NAME_BYTES), at) + 1
+        end = body.find(b'"', at, at + _NAME_BYTES + 1)
+        if start and end > 0 and _COLON.match(body, end + 1) and _names_a_secret(body[start:end]):
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,6 +11,8 @@ import itertools
 import re
 from typing import Any
 
+from ahocorasick_rs import BytesAhoCorasick
+
 REDACTED = "[redacted]"
 
 SAFE_HEADERS = frozenset(
@@ -117,6 +119,8 @@ _ANCHORS = (
     (b"?", 0, _PARAMETER_BYTES),
     (b"&", 0, _PARAMETER_BYTES),
 )
+_FIND_ANCHORS = BytesAhoCorasick([anchor for anchor, _, _ in _ANCHORS]).find_matches_as_indexes
+"""All of them in one pass: looking for each by itself costs ten times as much."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -199,13 +203,10 @@ def may_hold_secret(text: bytes) -> bool:
 
     JSON may be looked at as it stands, once ``\\/`` and escapes of ASCII letters and signs are undone.
     """
-    lowered = text.lower()
-    for anchor, back, pattern in _ANCHORS:
-        at = lowered.find(anchor)
-        while at >= 0:
-            if at >= back and pattern.match(text, at - back):
-                return True
-            at = lowered.find(anchor, at + 1)
+    for index, at, _ in _FIND_ANCHORS(text.lower(), overlapping=True):
+        _, back, pattern = _ANCHORS[index]
+        if at >= back and pattern.match(text, at - back):
+            return True
     return False
 
 

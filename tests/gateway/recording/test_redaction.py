@@ -10,7 +10,7 @@ from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, Thin
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.records import CallRecord, Outcome, encode_record
 from firstchair.gateway.redaction import Redactor, load_hook
-from firstchair.traces.redact import REDACTED, may_hold_secret, redact_text
+from firstchair.traces.redact import _SECRET_PAIRS, _SECRET_WORDS, REDACTED, may_hold_secret, redact_text
 
 CANARY = "Canary7f3a9cQ81xZ"
 LONG = CANARY * 3
@@ -255,3 +255,13 @@ def test_no_text_takes_longer_than_its_length_allows(text):
         cleaned = Redactor().body(body)
         assert time.process_time() - began < 3
         assert secret.encode() not in cleaned
+
+
+@pytest.mark.parametrize("written", [str.upper, str.title, str.lower, lambda name: name.replace("_", "-")])
+def test_every_name_of_a_credential_is_found_beside_the_conversation(written):
+    names = [*sorted(_SECRET_WORDS), *("_".join(pair) for pair in sorted(_SECRET_PAIRS))]
+    for name in map(written, names):
+        body = json.dumps({"model": "m", "max_tokens": 3, "mcp": [{name: "opensesame"}]}, indent=1).encode()
+        assert b"opensesame" not in Redactor().body(body), name
+        escaped = body.replace(b"e", b"\\u0065")
+        assert REDACTED.encode() in Redactor().body(escaped), name
