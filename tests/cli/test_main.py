@@ -95,7 +95,7 @@ main()
     [
         ("demo --out new", ["torch", "starlette"], "train,gateway"),
         ("desk record --n 1 --out new", ["starlette"], "gateway"),
-        ("desk record --n 1 --out new --base-url http://127.0.0.1:9/v1", ["aiohttp"], "gateway"),
+        ("desk record --n 1 --out new --base-url http://127.0.0.1:9/v1", ["httptools"], "gateway"),
         ("desk serve --port 0", ["uvicorn"], "gateway"),
         ("desk play --n 1 --model new", ["torch"], "train"),
         ("train sft --set model=new --set out=new --set data.train=new", ["torch"], "train"),

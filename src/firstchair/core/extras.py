@@ -11,7 +11,7 @@ from firstchair.core.errors import ConfigError
 PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "train": ("llguidance", "peft", "safetensors", "tokenizers", "torch", "transformers"),
-        "gateway": ("aiohttp", "starlette", "uvicorn"),
+        "gateway": ("httptools", "starlette", "uvicorn"),
     }
 )
 """Extra → the packages that cannot be done without where it is needed."""

@@ -1,4 +1,4 @@
-"""One provider as a worker calls it: aiohttp, one connection pool each, every failure typed.
+"""One provider as a worker calls it: one connection pool each, every failure typed.
 
 Nothing here follows a redirect, reads a proxy from the environment or keeps a cookie: a call goes to the URL of the
 configuration or nowhere.
@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from firstchair.core.http_client import (
+    Answer,
+    ConnectTimeout,
+    Disconnected,
+    HttpFault,
+    NotConnected,
+    Pool,
+    head_lines,
+)
 from firstchair.gateway.dialects.base import DialectName, Failure, FailureKind, StreamFault
 from firstchair.gateway.dialects.failures import read_failure
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from firstchair.gateway.config import Provider
 
 FORWARDED: Mapping[DialectName, frozenset[bytes]] = {
@@ -38,19 +49,20 @@ _KEEPALIVE_S: Mapping[str, float] = {"anthropic": 30.0, "openai": 30.0, "openai-
 class Answered:
     """The head of an answer; its body is read by one of the methods, once."""
 
-    def __init__(self, provider: str, response: aiohttp.ClientResponse):
+    def __init__(self, provider: str, answer: Answer):
         self._provider = provider
-        self._response = response
-        self.status = response.status
+        self._answer = answer
+        self.status = answer.status
 
     @property
     def headers(self) -> dict[str, str]:
         """Lower-case names."""
-        return {name.lower(): value for name, value in self._response.headers.items()}
+        return self._answer.headers
 
     @property
     def is_stream(self) -> bool:
-        return self._response.content_type == "text/event-stream"
+        kind = self._answer.headers.get("content-type", "").partition(";")[0]
+        return kind.strip().lower() == "text/event-stream"
 
     async def body(self, limit: int) -> bytes:
         """All of it. Raises ``StreamFault`` when it is cut or longer than ``limit`` bytes."""
@@ -79,14 +91,11 @@ class Answered:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes as they come. Raises ``StreamFault`` when the connection breaks."""
-        content = self._response.content
         try:
-            while chunk := await content.readany():
+            while chunk := await self._answer.read():
                 yield chunk
-        except Exception as error:
-            if isinstance(error, _errors()):
-                raise StreamFault(_bad(self._provider, "broke off its answer", self.status)) from None
-            raise
+        except HttpFault:
+            raise StreamFault(_bad(self._provider, "broke off its answer", self.status)) from None
 
     async def finish(self) -> None:
         """Behind an answer that is complete: wait a moment for its end, so that the connection can be used again."""
@@ -99,34 +108,25 @@ class Answered:
 
     def stop(self) -> None:
         """Close the connection: the provider stops computing."""
-        self._response.close()
+        self._answer.close()
 
     def release(self) -> None:
         """Give the connection back, or close it when the answer has not been read to its end."""
-        self._response.release()
+        self._answer.release()
 
 
 class Upstream:
     """One provider."""
 
     def __init__(self, name: str, provider: Provider):
-        import aiohttp
-
         self.name = name
         self.provider = provider
-        self._urls = {dialect: provider.url(dialect) for dialect in provider.dialects}
+        self._paths = {dialect: urlsplit(provider.url(dialect)).path for dialect in provider.dialects}
         secret = provider.secret(name)
         self._secret = secret or ""
         self._headers = _own_headers(provider, secret)
-        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=provider.max_connections, keepalive_timeout=_KEEPALIVE_S[provider.type], ttl_dns_cache=60
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("user-agent", "accept", "accept-encoding"),
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
+        self._heads = {dialect: self._head(dialect, {}) for dialect in provider.dialects}
+        self._pool = Pool(provider.base_url, limit=provider.max_connections, keepalive_s=_KEEPALIVE_S[provider.type])
 
     async def send(
         self,
@@ -138,28 +138,25 @@ class Upstream:
         path: str = "",
     ) -> Answered | Failure:
         """POST ``body`` and wait for the head of the answer; the caller holds the clock for that."""
-        import aiohttp
-
-        timeout = self._timeouts.get(connect_s)
-        if timeout is None:
-            timeout = self._timeouts[connect_s] = aiohttp.ClientTimeout(total=None, connect=connect_s)
-        headers = {**client_headers, **self._headers} if client_headers else self._headers
-        if dialect == "anthropic" and "anthropic-version" not in headers:
-            headers = {**headers, "anthropic-version": ANTHROPIC_VERSION}
         try:
-            response = await self._session.post(
-                self._urls[dialect] + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            )
-        except aiohttp.ConnectionTimeoutError:
+            head = self._head(dialect, client_headers) if client_headers else self._heads[dialect]
+            answer = await self._pool.post(_quoted(self._paths[dialect] + path), head, body, connect_s=connect_s)
+        except ConnectTimeout:
             return self._failed(FailureKind.CONNECT, f"could not be reached within {connect_s:g} s")
-        except (aiohttp.ClientConnectionError, OSError) as error:
-            return self._failed(FailureKind.CONNECT, _why_not_connected(error))
-        except (aiohttp.ClientError, asyncio.IncompleteReadError, ValueError):
+        except NotConnected as error:
+            return self._failed(FailureKind.CONNECT, _why_not_connected(error.error))
+        except Disconnected:
+            return self._failed(FailureKind.CONNECT, "closed the connection")
+        except (HttpFault, ValueError):
             return self._failed(FailureKind.BAD_ANSWER, "sent what is not HTTP")
-        if 300 <= response.status < 400:
-            response.close()
-            return _bad(self.name, "answered with a redirect, which is not followed", response.status)
-        return Answered(self.name, response)
+        if 300 <= answer.status < 400:
+            answer.close()
+            return _bad(self.name, "answered with a redirect, which is not followed", answer.status)
+        return Answered(self.name, answer)
+
+    def _head(self, dialect: DialectName, client_headers: Mapping[str, str]) -> bytes:
+        version = {"anthropic-version": ANTHROPIC_VERSION} if dialect == "anthropic" else {}
+        return head_lines({**version, **client_headers, **self._headers})
 
     async def count_tokens(
         self, body: bytes, headers: Mapping[bytes, bytes], connect_s: float, total_s: float
@@ -192,31 +189,24 @@ class Upstream:
         return msgspec.structs.replace(failure, **hidden)
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._pool.close()
 
     def _failed(self, kind: FailureKind, what: str) -> Failure:
         return Failure(kind=kind, message=f"provider {self.name} {what}")
 
 
-def _why_not_connected(error: Exception) -> str:
+@lru_cache(256)
+def _quoted(path: str) -> bytes:
+    return quote(path, safe="/%:@!$&'()*+,;=~").encode("ascii")
+
+
+def _why_not_connected(error: OSError) -> str:
     """Without the address: clients read it too."""
-    import aiohttp
-
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
+    if isinstance(error, socket.gaierror):
         return "cannot be reached: its host name is not known"
-    if isinstance(error, aiohttp.ClientSSLError):
+    if isinstance(error, ssl.SSLError):
         return "cannot be reached: no TLS connection can be made"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return f"cannot be reached: {os.strerror(number)}" if number else "cannot be reached"
-    return "closed the connection"
-
-
-def _errors() -> tuple[type[BaseException], ...]:
-    """What reading an answer can fail with."""
-    import aiohttp
-
-    return (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, ValueError)
+    return f"cannot be reached: {os.strerror(error.errno)}" if error.errno else "cannot be reached"
 
 
 def _bad(provider: str, what: str, status: int | None) -> Failure:

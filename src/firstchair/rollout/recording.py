@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
 import orjson
 
@@ -27,7 +28,11 @@ from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.rollout.wire_reply import Timing, read_reply
 
 if TYPE_CHECKING:
-    import aiohttp
+    from firstchair.core.http_client import Pool
+
+
+KEEPALIVE_S = 4.0
+"""Python servers close an idle connection after 5 s."""
 
 
 @dataclass
@@ -70,26 +75,23 @@ class FastOpenAIPolicy:
         session_header: str = "",
     ):
         self.name, self._url, self._provider = model, f"{base_url.rstrip('/')}/chat/completions", provider
+        self._path = quote(urlsplit(self._url).path).encode()
         self._connections, self._timeout_s, self._session_header = connections, timeout_s, session_header
         self._headers = {"authorization": f"Bearer {api_key}", "content-type": "application/json"}
         self._head = b'{"model":' + orjson.dumps(model) + b',"messages":['
         self._tools: dict[int, tuple[tuple[Tool, ...], bytes]] = {}
         self._conversations: dict[str, _Conversation] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._pool: Pool | None = None
 
     async def __aenter__(self) -> FastOpenAIPolicy:
-        import aiohttp
+        from firstchair.core.http_client import Pool
 
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            headers=self._headers,
-        )
+        self._pool = Pool(self._url, limit=self._connections, keepalive_s=KEEPALIVE_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._pool is not None:
+            await self._pool.close()
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
         """One HTTP call per request, all at once."""
@@ -98,17 +100,19 @@ class FastOpenAIPolicy:
         return list(await asyncio.gather(*(self._act(request) for request in requests)))
 
     async def _act(self, request: PolicyRequest) -> PolicyReply:
-        import aiohttp
+        from firstchair.core.http_client import ConnectTimeout, HttpFault, head_lines
 
-        assert self._session is not None, "use `async with FastOpenAIPolicy(...)`"
+        assert self._pool is not None, "use `async with FastOpenAIPolicy(...)`"
         name = request.episode_id.removesuffix("#0")
-        headers = {self._session_header: name} if self._session_header else None
+        own = {self._session_header: name} if self._session_header else {}
         body, started, clock = self._body(request), utc_now(), time.perf_counter()
         try:
-            async with self._session.post(self._url, data=body, headers=headers) as response:
-                raw, status = await response.read(), response.status
-        except (aiohttp.ClientError, TimeoutError) as error:
-            kind = ErrorKind.TIMEOUT if isinstance(error, TimeoutError) else ErrorKind.CONNECTION
+            head = head_lines(self._headers | own)
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._pool.post(self._path, head, body, connect_s=self._timeout_s)
+                raw, status = await answer.rest(), answer.status
+        except (HttpFault, TimeoutError) as error:
+            kind = ErrorKind.TIMEOUT if isinstance(error, TimeoutError | ConnectTimeout) else ErrorKind.CONNECTION
             return PolicyReply(error=f"{kind}: {type(error).__name__}: {error}", error_kind=kind)
         latency_ms = (time.perf_counter() - clock) * 1000
         if status != 200:
