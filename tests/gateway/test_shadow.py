@@ -105,6 +105,9 @@ def test_failing_candidates_open_no_breaker_of_the_calls(tmp_path, upstream):
         records = running.records(2)
         assert records[1].outcome is Outcome.FAILED
         assert ask(running).status_code == 200
+        never_asked = running.records(4)[-1]
+        assert (never_asked.variant, never_asked.attempts, never_asked.agreement) == ("shadow", (), "unscored")
+        assert (never_asked.provider, never_asked.provider_model) == ("up", "candidate")
 
 
 def test_what_failed_or_is_not_drawn_is_not_copied(tmp_path, upstream, backup):

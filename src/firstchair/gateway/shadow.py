@@ -241,7 +241,14 @@ class ShadowEnding(Ending):
     def __init__(self, worker: Worker, call: Call, client: Client, copied: _Copy):
         super().__init__(worker, call, client)
         self._copied = copied
-        self.marks = {"variant": "shadow", "shadow_of": copied.call.id, "agreement": "unscored"}
+        self.marks = {
+            "variant": "shadow",
+            "shadow_of": copied.call.id,
+            "agreement": "unscored",
+            # Also when its breaker kept it from being asked: it is that candidate which gave no answer.
+            "provider": copied.route.provider,
+            "provider_model": copied.route.model,
+        }
 
     async def before_record(self, answer: ChatAnswer | None) -> None:
         wanted = self._copied.answer
