@@ -1,4 +1,4 @@
-"""What some tests need beside Python: a PostgreSQL, a Chromium."""
+"""What some tests need beside Python: a PostgreSQL, a Chromium, a small disk."""
 
 import os
 from typing import NoReturn

@@ -301,7 +301,11 @@ def _worker_main(config: GatewayConfig, name: str, listener: socket.socket) -> C
         from firstchair.gateway.worker import Worker
 
         with ControlStore.open(config.database, providers=config.providers) as store:
-            store.end_worker(name)  # an earlier life that was killed
+            try:
+                store.end_worker(name)  # an earlier life that was killed
+            except FirstchairError as error:
+                # Calls go on while the database takes nothing. What that life had set aside stays so until this ends.
+                log("database_not_written", process=name, error=str(error))
             worker = Worker(config, name, store)
 
             def draining() -> None:

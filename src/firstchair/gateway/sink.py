@@ -186,7 +186,7 @@ class Sink:
             self._lock.close()
             raise ConfigError(f"spool {config.spool}: another sink reads it; end that process first") from None
         self._reader, self._blobs = SpoolReader(config.spool), BlobStore(config.blobs)
-        self._spool_id = _spool_id(config.spool)
+        self._spool_id = ""
         self._bases: _Bases | None = None
         self._stitcher: Stitcher | None = None
         self._offsets: dict[str, int] = {}
@@ -293,6 +293,7 @@ class Sink:
         if self._bases is not None and self._stitcher is not None:
             return self._bases, self._stitcher
         config = self._config
+        self._spool_id = self._spool_id or _spool_id(config.spool)  # here, because a full disk is waited for
         bases = _Bases(config, self._spool_id, self._now_us)
         self._bases = bases
         with reading(bases.control) as connection:

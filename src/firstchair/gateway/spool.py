@@ -111,7 +111,8 @@ class SpoolWriter:
         max_bytes: int = MAX_BYTES,
     ):
         """``max_bytes`` bounds the whole directory; workers see one another's growth with a delay, so it may be
-        passed by a MiB each. Raises ``ConfigError`` or ``RunFailed`` when nothing can be written there.
+        passed by a MiB each. Raises ``ConfigError`` or ``RunFailed`` when nothing can be written there; a full disk
+        is no reason for a worker whose losses were laid out before.
         """
         if not _WORKER.match(worker):
             raise ConfigError(f"spool: found worker {worker[:80]!r}; expected 1 to 64 letters, digits, _ or -")
@@ -124,7 +125,7 @@ class SpoolWriter:
         self._used, self._since_count, self._counted_at = 0, 0, 0.0
         try:
             self._losses_fd, self._losses = _open_losses(directory / f"{worker}.losses", worker)
-            self._new_segment()
+            self._first_segment()
         except OSError as error:
             raise RunFailed(
                 f"cannot write {directory}: {error.strerror}; free space or choose another path"
@@ -215,6 +216,14 @@ class SpoolWriter:
                 self._confirm(old)
             os.close(old)
 
+    def _first_segment(self) -> None:
+        try:
+            self._new_segment()
+        except OSError as error:
+            # A worker that is started again on a full disk must answer calls too; ``append`` tries anew.
+            if _loss_of(error) is not Loss.DISK_FULL:
+                raise
+
     def _new_segment(self) -> None:
         """A new file, locked as long as this process lives. Names are never used twice: a reader keeps offsets by
         name.
@@ -299,14 +308,21 @@ def _open_losses(path: Path, worker: str) -> tuple[int, Losses]:
     old = _read_losses(path)
     losses = old or Losses(worker=worker, lost={}, first_us=0, last_us=0)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    _write_losses(fd, losses)
+    try:
+        os.pwrite(fd, _losses_text(losses), 0)
+    except OSError:
+        os.close(fd)
+        raise
     return fd, losses
 
 
 def _write_losses(fd: int, losses: Losses) -> None:
-    text = msgspec.json.encode(losses).ljust(_LOSSES_SIZE)
     with contextlib.suppress(OSError):  # the counts stay in memory and are written with the next loss
-        os.pwrite(fd, text, 0)
+        os.pwrite(fd, _losses_text(losses), 0)
+
+
+def _losses_text(losses: Losses) -> bytes:
+    return msgspec.json.encode(losses).ljust(_LOSSES_SIZE)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------

@@ -92,7 +92,11 @@ class Worker:
     async def open(self) -> None:
         """Connect, and read the control state once: the first request finds it."""
         self.upstreams = {name: Upstream(name, provider) for name, provider in self.config.providers.items()}
-        self._refresh()
+        self.snapshot = self.store.snapshot()
+        try:
+            self.store.heartbeat(self.name, self.snapshot.revision)
+        except FirstchairError:  # a full disk: calls go on, and the poller goes on trying
+            self.count("control_unreadable")
         self._poller = threading.Thread(target=self._poll, name="control", daemon=True)
         self._poller.start()
         self.ready()
