@@ -21,6 +21,7 @@ from firstchair.gateway import (
     canary,
     ending,
     http_server,
+    limits,
     logs,
     metrics,
     serve,
@@ -88,6 +89,8 @@ FIXED = [
     ("series of metrics", f"{metrics.MAX_SERIES} of a worker"),
     ("worker that is silent", f"{store.LIVE_S:g} s, then {store.GONE_S:g} s"),
     ("locked SQLite file", f"{database.BUSY_TIMEOUT_S} s"),
+    ("budget that is asked for", f"{limits.BOOK_WAIT_S:g} s"),
+    ("budget that is asked for", f"{limits.MAX_ASKING} calls"),
     (
         "admin port",
         f"{app.MAX_BODY // 10**6} MB; logins: {access.LOGIN_S // 3600} hours, {access.MAX_LOGINS} at a time",

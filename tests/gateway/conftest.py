@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import create_engine, inspect, text
 
+from firstchair.gateway.control import tables
 from firstchair.testing.scripted_upstream import Reply, Script, ScriptedUpstream, scripted_upstream
 
 
@@ -20,6 +22,24 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def backup() -> Iterator[ScriptedUpstream]:
     with scripted_upstream(Script((Reply(text="From the backup."),))) as running:
         yield running
+
+
+@pytest.fixture
+def gateway_postgres(postgres_database) -> Iterator[str]:
+    """URL of a PostgreSQL database in which no gateway has anything."""
+
+    def empty() -> None:
+        engine = create_engine(postgres_database)
+        names = ", ".join(name for name in tables.metadata.tables if name != "gateway_info")
+        with engine.begin() as connection:
+            if inspect(connection).has_table("gateway_info"):
+                connection.execute(text(f"TRUNCATE {names}"))
+                connection.execute(text("UPDATE gateway_info SET number = 0"))
+        engine.dispose()
+
+    empty()
+    yield postgres_database
+    empty()
 
 
 @contextmanager

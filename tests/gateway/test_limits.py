@@ -90,7 +90,8 @@ def test_a_budget_sets_the_estimate_aside_and_settles_for_the_cost():
         assert first == Reservation("k1", 80)
         second = await budgets.reserve(key(), 30)
         assert second.kind is FailureKind.BUDGET
-        await budgets.settle(first, 50)
+        budgets.settle(first, 50)
+        await budgets.close()
         assert book.left == 50
 
     asyncio.run(run())
@@ -107,7 +108,8 @@ def test_an_unreadable_budget_follows_the_rule_and_is_counted():
         assert refused.kind is FailureKind.SERVER_ERROR
         allowed = await opened.reserve(key(), 1)
         assert allowed == Reservation("k1", None)
-        await opened.settle(allowed, 5)
+        opened.settle(allowed, 5)
+        await opened.close()
 
     asyncio.run(run())
     assert fired == ["refuse", "allow", "allow"]

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, text
 
-from firstchair.gateway.control import tables
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.slots import Route
 from firstchair.testing.gateway_server import RunningGateway, provider, running_gateway
@@ -20,21 +19,8 @@ SPARE = Route(provider="spare", model="second")
 
 
 @pytest.fixture
-def database(postgres_database) -> Iterator[str]:
-    """URL of an empty PostgreSQL database."""
-
-    def empty() -> None:
-        engine = create_engine(postgres_database)
-        names = ", ".join(name for name in tables.metadata.tables if name != "gateway_info")
-        with engine.begin() as connection:
-            if inspect(connection).has_table("gateway_info"):
-                connection.execute(text(f"TRUNCATE {names}"))
-                connection.execute(text("UPDATE gateway_info SET number = 0"))
-        engine.dispose()
-
-    empty()
-    yield postgres_database
-    empty()
+def database(gateway_postgres) -> str:
+    return gateway_postgres
 
 
 @contextmanager

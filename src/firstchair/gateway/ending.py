@@ -183,7 +183,7 @@ class Ending:
         if self.reservation is not None:
             # A provider may say what it likes about its tokens; the database holds 64 bits.
             cost = min(record.cost_nano or 0, MAX_SETTLED_NANO)
-            self._worker.later(self._worker.budgets.settle(self.reservation, cost))
+            self._worker.budgets.settle(self.reservation, cost)
 
     @staticmethod
     def _ms_since(moment: float) -> float:

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from firstchair.core.errors import FirstchairError
 from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.dialects.base import Failure, FailureKind
 
 MINUTE_S = 60.0
+BOOK_WAIT_S = 5.0
+"""How long a call waits for the database to say what is left of its key's budget."""
+_BOOK_THREADS = 4
+MAX_ASKING = 256
+"""Calls that have asked a book which hangs; further ones do not ask."""
+_PAY_AGAIN_S = 1.0
+_MAX_OWED_NANO = 10**18
+"""A billion dollars: the database holds 64 bits."""
+T = TypeVar("T")
 
 
 class _Bucket:
@@ -99,7 +110,13 @@ class Reservation(NamedTuple):
 
 
 class Budgets:
-    """Admission of calls whose key has a budget: set an estimate aside, put what it really was in its place."""
+    """Admission of calls whose key has a budget: set an estimate aside, put what it really was in its place.
+
+        reserve ── at most ``BOOK_WAIT_S`` ──▶ threads of its own ──▶ book      late: given back
+        settle ──▶ what is owed, a sum a key ── one at a time, until it works ──▶ book
+
+    So a book that hangs holds no call for longer, takes no thread from anybody else, and fills no memory.
+    """
 
     def __init__(
         self, book: BudgetBook, when_unreadable: Literal["allow", "refuse"], on_unreadable: Callable[[], None]
@@ -107,12 +124,17 @@ class Budgets:
         self._book = book
         self._allow = when_unreadable == "allow"
         self._on_unreadable = on_unreadable
+        self._threads = ThreadPoolExecutor(_BOOK_THREADS, thread_name_prefix="budgets")
+        self._asking: set[asyncio.Future[bool]] = set()
+        self._owed: dict[str, tuple[int, int]] = {}
+        """Reserved and spent, by key, that the book has not heard of."""
+        self._payer: asyncio.Task[None] | None = None
+        self._closing = False
 
     async def reserve(self, key: Key, nano: int) -> Reservation | Failure:
         """Set ``nano`` aside."""
-        try:
-            granted = await asyncio.to_thread(self._book.reserve, key.key_id, nano)
-        except FirstchairError:
+        granted = await self._ask(key.key_id, nano)
+        if granted is None:
             self._on_unreadable()
             if self._allow:
                 return Reservation(key.key_id, None)
@@ -123,11 +145,55 @@ class Budgets:
             return Reservation(key.key_id, nano)
         return Failure(kind=FailureKind.BUDGET, message="the budget of this key is used up; ask for a larger one")
 
-    async def settle(self, reservation: Reservation, actual_nano: int) -> None:
-        """Replace the reservation by the cost."""
-        if reservation.nano is None and not actual_nano:
-            return
+    def settle(self, reservation: Reservation, actual_nano: int) -> None:
+        """Replace the reservation by the cost, soon."""
+        self._owe(reservation.key_id, reservation.nano or 0, actual_nano)
+
+    async def close(self) -> None:
+        """Settle what is owed, if the book takes it; what stays reserved counts as spent once the worker is gone."""
+        self._closing = True
+        if self._payer is not None:
+            await asyncio.wait({self._payer}, timeout=BOOK_WAIT_S)
+
+    async def _ask(self, key_id: str, nano: int) -> bool | None:
+        """Whether it was set aside; ``None`` when the book does not say."""
+        if len(self._asking) >= MAX_ASKING:
+            return None
+        asked = self._in_thread(self._book.reserve, key_id, nano)
+        self._asking.add(asked)
+        asked.add_done_callback(self._asking.discard)
         try:
-            await asyncio.to_thread(self._book.settle, reservation.key_id, reservation.nano or 0, actual_nano)
-        except FirstchairError:
-            self._on_unreadable()
+            await asyncio.wait({asked}, timeout=BOOK_WAIT_S)
+        finally:
+            if not asked.done():
+                asked.add_done_callback(partial(self._came_late, key_id, nano))
+        if not asked.done() or isinstance(asked.exception(), FirstchairError):
+            return None
+        return asked.result()
+
+    def _came_late(self, key_id: str, nano: int, asked: asyncio.Future[bool]) -> None:
+        if not asked.cancelled() and asked.exception() is None and asked.result():
+            self._owe(key_id, nano, 0)
+
+    def _owe(self, key_id: str, reserved: int, actual: int) -> None:
+        if not reserved and not actual:
+            return
+        before = self._owed.get(key_id, (0, 0))
+        self._owed[key_id] = (before[0] + reserved, min(before[1] + actual, _MAX_OWED_NANO))
+        if self._payer is None or self._payer.done():
+            self._payer = asyncio.get_running_loop().create_task(self._pay())
+
+    async def _pay(self) -> None:
+        while self._owed:
+            key_id, (reserved, actual) = self._owed.popitem()
+            try:
+                await self._in_thread(self._book.settle, key_id, reserved, actual)
+            except FirstchairError:
+                self._on_unreadable()
+                self._owe(key_id, reserved, actual)
+                if self._closing:
+                    return
+                await asyncio.sleep(_PAY_AGAIN_S)
+
+    def _in_thread(self, work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return asyncio.wrap_future(self._threads.submit(work, *args))

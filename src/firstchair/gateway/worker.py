@@ -9,9 +9,8 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from firstchair.core.errors import FirstchairError
 from firstchair.gateway.breaker import Breaker, BreakerRules
@@ -70,7 +69,6 @@ class Worker:
         }
         self.upstreams: dict[str, Upstream] = {}
         self.recorder = self._recorder()
-        self._later: set[asyncio.Task[None]] = set()
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
 
@@ -103,8 +101,7 @@ class Worker:
 
     async def close(self) -> None:
         """After the last call."""
-        if self._later:
-            await asyncio.gather(*self._later, return_exceptions=True)
+        await self.budgets.close()
         self._stop.set()
         if self._poller is not None:
             await asyncio.to_thread(self._poller.join)
@@ -125,12 +122,6 @@ class Worker:
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
         _logger.error("a call failed inside the gateway: %s at %s", type(error).__name__, where)
-
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` beside the calls; the drain waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
 
     def finished(self, record: CallRecord, slot: SlotConfig | None) -> None:
         for observer in self.observers:
