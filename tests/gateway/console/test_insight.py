@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 from tests.gateway.console.traffic import CLAUDE, SMALL
@@ -9,7 +10,7 @@ from tests.gateway.console.traffic import CLAUDE, SMALL
 from firstchair.evals.stats import rate, wilson
 from firstchair.gateway.console.insight import shadow_agreement
 from firstchair.gateway.console.ledger_page import midnight
-from firstchair.gateway.console.render import bar, columns, count, ms, usd
+from firstchair.gateway.console.render import bar, clock, columns, count, many, middle, ms, usd, when
 from firstchair.gateway.control.ledger import insert_records, set_sessions
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import Attempt, CallRecord, Outcome
@@ -109,6 +110,15 @@ def test_figures_are_words_that_people_read():
         "–",
     ]
     assert (count(12_345), count(1_234_567), ms(812.4), ms(None)) == ("12,345", "1.23 M", "812 ms", "–")
+
+
+def test_ids_are_cut_in_the_middle_and_times_of_other_days_have_their_date():
+    assert middle("desk/2026-07-15/conversation-17", 12) == "desk/…ion-17"
+    assert middle("desk/17", 12) == "desk/17"
+    assert [many(n, "call") for n in (0, 1, 1234)] == ["0 calls", "1 call", "1,234 calls"]
+    now = time.time_ns() // 1000
+    assert clock(now) in (when(now)[11:], when(now))  # at midnight it may be yesterday's already
+    assert clock("2026-01-31T12:00:00Z") == "2026-01-31 12:00:00"
 
 
 def test_charts_escape_and_stay_in_their_frame():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from importlib import resources
@@ -49,7 +50,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        usd=usd, when=when, count=count, percent=percent, ms=ms, pretty=pretty, short=short, clock=clock
+        **{one.__name__: one for one in (usd, when, clock, count, many, percent, ms, pretty, short, middle)}
     )
     environment.globals.update(asset_url=asset_url, bar=bar, columns=columns, stack=stack)
     return environment
@@ -82,8 +83,9 @@ def when(at: int | str | None) -> str:
 
 
 def clock(at: int | str) -> str:
-    """``12:00:00``."""
-    return when(at)[11:]
+    """``12:00:00`` of today (UTC); of another day with its date."""
+    text = when(at)
+    return text[11:] if text[:10] == str(datetime.now(UTC).date()) else text
 
 
 def count(value: int) -> str:
@@ -91,6 +93,11 @@ def count(value: int) -> str:
     if abs(value) >= 1_000_000_000:
         return f"{value / 1e9:,.2f} G"
     return f"{value:,}" if abs(value) < 1_000_000 else f"{value / 1e6:,.2f} M"
+
+
+def many(value: int, word: str) -> str:
+    """``1 call``, ``12 calls``."""
+    return f"{count(value)} {word}{'' if value == 1 else 's'}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -105,6 +112,12 @@ def ms(value: float | None) -> str:
 
 def short(text: str, length: int = 60) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def middle(text: str, length: int) -> str:
+    """Cut in the middle: ids often differ in their ends only."""
+    tail = length // 2
+    return text if len(text) <= length else f"{text[: length - 1 - tail]}…{text[-tail:]}"
 
 
 def pretty(text: str) -> str:
@@ -148,7 +161,7 @@ def stack(counts: dict[str, int]) -> Markup:
 def columns(values: Sequence[tuple[str, float, str]], about: str) -> Markup:
     """Columns over time: (name, value, words for it). The figures stand in a table below."""
     most = max((value for _, value, _ in values), default=0)
-    width = 100 / max(1, len(values))
+    width = 100 / max(7, len(values))  # one day is a column too, not a wall
     parts = []
     for place, (name, value, words) in enumerate(values):
         height = 40 * value / most if most > 0 else 0
