@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
 
 import msgspec
-import uvicorn
+from tests.chromium import CHROMIUM
 from tests.gateway.console.conftest import admin
+from tests.gateway.console.live import serving
 from tests.gateway.console.traffic import records
 from tests.services import missing
 
 from firstchair.gateway.control.ledger import insert_records
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--enable-logging=stderr"),
 )
-
-
-@contextlib.contextmanager
-def serving(app) -> Iterator[str]:
-    """The application on a port of its own."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
-    ready = threading.Event()
-    startup = server.startup
-
-    async def started(sockets=None):
-        await startup(sockets)
-        ready.set()
-
-    server.startup = started
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(60)
 
 
 def opened(url, folder, *more):
