@@ -13,6 +13,7 @@ from firstchair.cli.tables import rate_row
 from firstchair.evals.stats import rate
 from firstchair.gateway.config import load_config
 from firstchair.gateway.control.ledger import insert_records
+from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.records import CallRecord, encode_record
 from firstchair.gateway.serve import sink_settings
@@ -125,8 +126,27 @@ def test_shadows_are_summed_up_and_the_calls_that_differ_are_named(gateway, tmp_
     assert "p4" in table
     assert "s0" not in table
     assert len(json.loads(gateway("shadow", "-n", 1, "--json"))["differ"]) == 1
-    assert json.loads(gateway("shadow", "--slot", "other", "--json")) == {"shadows": [], "differ": []}
+    assert json.loads(gateway("shadow", "--slot", "other", "--json")) == {
+        "shadows": [],
+        "differ": [],
+        "budget": None,
+    }
     assert json.loads(gateway("shadow", "--since", "2030-01-01", "--json"))["shadows"] == []
+
+
+def test_the_budget_of_shadows_is_told_beside_what_it_stopped(gateway, tmp_path):
+    config = {**CONFIG, "shadow": {"budget_usd": 0.5, "budget_period": "month"}}
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(config))
+    told = {"budget_nano": 5 * 10**8, "budget_period": "month", "spent_nano": 0, "reserved_nano": 0, "not_sent": 0}
+    assert json.loads(gateway("shadow", "--json"))["budget"] == told
+    with ControlStore.open(tmp_path / "gateway.db") as store:
+        store.open_account("shadow")
+        store.settle("shadow", 0, 4 * 10**8, budget=Budget(5 * 10**8, "month"))
+    counts = {'firstchair_shadow_dropped_total{reason="budget"}': 1234, "firstchair_workers": 1}
+    (tmp_path / "spool" / "metrics").mkdir(parents=True)
+    (tmp_path / "spool" / "metrics" / "w0.json").write_text(json.dumps({"at_s": 0, "counts": counts, "gauges": {}}))
+    last = gateway("shadow").splitlines()[-1]
+    assert last == "budget: spent 0.4000 of 0.5000 $ a month; 1,234 copies were not sent for want of money so far"
 
 
 def test_a_shadow_that_could_never_be_compared_has_no_rate(gateway, tmp_path):

@@ -4,7 +4,12 @@ import httpx
 import pytest
 
 from firstchair.chat.messages import Message, TextPart, Tool, ToolCall
-from firstchair.gateway.control.ledger import insert_records
+from firstchair.core.errors import UpstreamError
+from firstchair.gateway.console.insight import shadow_budget
+from firstchair.gateway.control.keys import KeyLimits
+from firstchair.gateway.control.ledger import insert_records, report
+from firstchair.gateway.dialects.base import TokenCounts
+from firstchair.gateway.metrics import metrics_text
 from firstchair.gateway.records import Outcome
 from firstchair.gateway.shadow import agreement, disagreements, runs_elsewhere
 from firstchair.testing.gateway_server import provider, running_gateway
@@ -34,11 +39,11 @@ BODIES = {
 }
 
 
-def gateway(folder, upstream, backup, *, kind="openai-compatible", percent=100, slot=None, **config):
+def gateway(folder, upstream, backup, *, kind="openai-compatible", percent=100, slot=None, key_limits=None, **config):
     providers = {"up": provider(upstream.base_url), "next": provider(backup.base_url, kind)}
     shadow = {"provider": "next", "model": "candidate", "percent": percent}
     slots = [{"slot": "main", "primary": {"provider": "up", "model": "big"}, "shadow": [shadow], **(slot or {})}]
-    return running_gateway(folder, providers, slots, **config)
+    return running_gateway(folder, providers, slots, key_limits, **config)
 
 
 def ask(running, path="/v1/messages", **more):
@@ -154,6 +159,62 @@ def test_tools_that_the_provider_runs_are_never_run_twice(tmp_path, upstream, ba
         assert ask(running, "/v1/chat/completions", tools=tools, web_search_options={}).status_code == 200
         shadows = running.app.shadows
         running.wait_until(lambda: shadows.dropped["provider_tools"] == 1)
+        assert backup.requests == []
+
+
+PRICED = {
+    "primary": {"provider": "up", "model": "claude-sonnet-4-6"},
+    "shadow": [{"provider": "next", "model": "claude-haiku-4-5"}],
+}
+
+
+def test_shadows_have_a_budget_of_their_own_and_the_key_pays_for_none_of_them(tmp_path, upstream, backup):
+    """A copy may cost some 100,000 nano-USD before it is asked, and 36,000 after."""
+    backup.script = Script((Reply(text="Yes.", usage=TokenCounts(input=11, output=5)),))
+    limits = KeyLimits(budget_nano=10**10)
+    shadow = {"budget_usd": 0.0002}
+    with gateway(tmp_path, upstream, backup, slot=PRICED, key_limits=limits, shadow=shadow) as running:
+        shadows, store, budget = running.app.shadows, running.store, running.config.shadow.budget
+        asked = 0
+        while not shadows.dropped and asked < 9:
+            assert ask(running).status_code == 200
+            asked += 1
+            running.wait_until(lambda n=asked: len(backup.requests) + shadows.dropped.total() == n)
+            running.wait_until(lambda: store.spend("shadow", budget).reserved_nano == 0)
+        assert shadows.dropped == {"budget": 1}
+        sent = len(backup.requests)
+        records = running.records(2 * sent + 1)
+        copies = [record for record in records if record.variant == "shadow"]
+        calls = [record for record in records if record.variant == "primary"]
+        assert (len(copies), len(calls)) == (sent, sent + 1)
+        assert {record.cost_nano for record in copies} == {11 * 1000 + 5 * 5000}
+        assert 100_000 < store.spend("shadow", budget).spent_nano == 36_000 * sent <= 200_000
+        running.wait_until(lambda: store.spend(calls[0].key_id).reserved_nano == 0)
+        assert store.spend(calls[0].key_id).spent_nano == sum(record.cost_nano for record in calls)
+        with store.transaction() as connection:
+            insert_records(connection, records)
+            lines = report(connection, "slot")
+            by_key = report(connection, "key")
+        assert lines.total.cost_nano == sum(record.cost_nano for record in calls)
+        assert lines.shadow_total.cost_nano == 36_000 * sent
+        assert [(line.name, line.cost_nano) for line in by_key.shadow] == [("", 36_000 * sent)]
+        running.app.reports.metrics.write()
+        told = shadow_budget(store, budget, running.config.spool)
+        assert (told.budget_nano, told.spent_nano, told.not_sent) == (200_000, 36_000 * sent, 1)
+        assert 'firstchair_shadow_dropped_total{reason="budget"} 1' in metrics_text(running.config.spool)
+
+
+def test_a_budget_of_shadows_that_cannot_be_read_sends_none_and_costs_the_client_nothing(
+    tmp_path, upstream, backup, monkeypatch
+):
+    def gone(account):
+        raise UpstreamError("no database")
+
+    with gateway(tmp_path, upstream, backup, slot=PRICED, shadow={"budget_usd": 1}) as running:
+        monkeypatch.setattr(running.store, "open_account", gone)
+        assert ask(running).status_code == 200
+        running.wait_until(lambda: running.app.shadows.dropped["budget_unreadable"] == 1)
+        assert running.worker.counters["budget_unreadable"] == 1
         assert backup.requests == []
 
 

@@ -359,17 +359,20 @@ def shadow(
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
-    """How often shadows did what the primary did, and the newest calls where they did not."""
+    """How often shadows did what the primary did, the newest calls where they did not, and their budget."""
     from firstchair.cli.gateway_calls_view import print_shadows
-    from firstchair.gateway.console.insight import shadow_agreement
+    from firstchair.gateway.console.insight import shadow_agreement, shadow_budget
     from firstchair.gateway.shadow import disagreements
     from firstchair.traces.times import microseconds
 
     after = microseconds(since, field="--since")
-    with _opened(config, db) as store, store.reading() as connection:
-        lines = shadow_agreement(connection, since_us=after, slot=slot)
-        differ = disagreements(connection, slot=slot, since_us=after or 0, limit=limit)
-    print_shadows(lines, differ, wide=wide, as_json=as_json)
+    known = None if db and config is None else _config(config)
+    with _opened(config, db) as store:
+        budget = shadow_budget(store, known.shadow.budget, known.spool) if known else None
+        with store.reading() as connection:
+            lines = shadow_agreement(connection, since_us=after, slot=slot)
+            differ = disagreements(connection, slot=slot, since_us=after or 0, limit=limit)
+    print_shadows(lines, differ, budget, wide=wide, as_json=as_json)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from firstchair.cli.tables import Column, number, print_json, print_list, rate_r
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsontext import loads_bytes
 from firstchair.evals.report import interval, percent
-from firstchair.gateway.console.insight import Agreement
+from firstchair.gateway.console.insight import Agreement, ShadowBudget
 from firstchair.gateway.records import CallRecord
 from firstchair.gateway.shadow import Disagreement
 from firstchair.traces.times import utc_text
@@ -42,16 +42,34 @@ def print_call(record: CallRecord, *, only_request: bool) -> None:
     print_json({**data, "received": utc_text(record.received_us)})
 
 
-def print_shadows(lines: Sequence[Agreement], differ: Sequence[Disagreement], *, wide: bool, as_json: bool) -> None:
-    """Agreement with its 95% interval over the calls that could be compared, then calls that differ."""
+def print_shadows(
+    lines: Sequence[Agreement],
+    differ: Sequence[Disagreement],
+    budget: ShadowBudget | None,
+    *,
+    wide: bool,
+    as_json: bool,
+) -> None:
+    """Agreement with its 95% interval over the calls that could be compared, calls that differ, and the budget."""
     if as_json:
         shares = [{**line._asdict(), "calls": line.calls, "same": rate_row(line.same)} for line in lines]
         found = [{**row._asdict(), "route": str(row.route)} for row in differ]
-        print_json({"shadows": shares, "differ": found})
+        print_json({"shadows": shares, "differ": found, "budget": None if budget is None else budget._asdict()})
         return
-    if not lines:
+    if lines:
+        _print_agreement(lines, differ, wide=wide)
+    else:
         typer.echo("no shadow calls")
-        return
+    if budget is not None:
+        period = {"day": "a day", "month": "a month", "total": "in all"}[budget.budget_period]
+        copies = "copy was" if budget.not_sent == 1 else "copies were"
+        typer.echo(
+            f"budget: spent {usd(budget.spent_nano)} of {usd(budget.budget_nano)} $ {period}; "
+            f"{budget.not_sent:,} {copies} not sent for want of money so far"
+        )
+
+
+def _print_agreement(lines: Sequence[Agreement], differ: Sequence[Disagreement], *, wide: bool) -> None:
     rows = []
     for line in lines:
         same = line.same

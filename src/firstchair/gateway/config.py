@@ -19,7 +19,9 @@ from pydantic import AfterValidator, Field, model_validator
 from firstchair.core.config import Strict, load_recipe
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.slots import Name, Route, SlotConfig
+from firstchair.gateway.control.snapshot import Budget, BudgetPeriod
 from firstchair.gateway.dialects.base import DialectName
+from firstchair.gateway.records import NANO
 from firstchair.gateway.spool import FsyncPolicy
 
 ProviderType = Literal["anthropic", "openai", "openai-compatible"]
@@ -245,12 +247,21 @@ class Recording(Strict):
 
 
 class ShadowConfig(Strict):
-    """How much of each worker shadow calls may use. What has no room is dropped and counted."""
+    """How much of each worker shadow calls may use, and what they may cost. What has no room, or no money left, is
+    dropped and counted."""
 
     queue_calls: int = Field(default=256, ge=1)
     queue_mb: float = Field(default=64.0, gt=0)
     """Request bodies of the calls that wait or run."""
     at_once: int = Field(default=4, ge=1, le=256)
+    budget_usd: float | None = Field(default=None, ge=0, le=1_000_000_000)
+    """What the shadow calls of all slots and workers together may cost in one period; ``None``: no limit."""
+    budget_period: BudgetPeriod = "day"
+    """When what was spent counts anew, UTC."""
+
+    @property
+    def budget(self) -> Budget | None:
+        return None if self.budget_usd is None else Budget(round(self.budget_usd * NANO), self.budget_period)
 
 
 class Logs(Strict):

@@ -173,9 +173,7 @@ class Ending:
 
     def _settle(self, record: CallRecord) -> None:
         key, usage = self._call.key, record.usage
-        if key is None:
-            return
-        if key.tokens_per_minute is not None:
+        if key is not None and key.tokens_per_minute is not None:
             used = 0
             if usage is not None:
                 used = usage.input + usage.cache_write_5m + usage.cache_write_1h + usage.output

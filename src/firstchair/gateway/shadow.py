@@ -5,7 +5,8 @@
 
 A copy runs on connections and breakers of its own, without retry or fallback, so that it can neither delay nor fail
 a client's call. Its answer goes to nobody: nothing is run, and a request for tools that a provider runs by itself is
-not copied. It is billed to no key; the ledger keeps shadow lines apart.
+not copied. It is billed to no client's key but to an account of its own, which may have a budget; the ledger keeps
+shadow lines apart.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from firstchair.catalog.matchers import Match
 from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.gateway.breaker import Breaker, BreakerRules
 from firstchair.gateway.call import Call, Client, new_call_id
+from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import Retries, Route, SlotConfig
+from firstchair.gateway.control.snapshot import SHADOWS, Budget
 from firstchair.gateway.control.tables import ledger
-from firstchair.gateway.dialects.base import ChatAnswer, DialectName
+from firstchair.gateway.dialects.base import ChatAnswer, DialectName, Failure, FailureKind, TokenCounts
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange
+from firstchair.gateway.limits import Budgets, Reservation
 from firstchair.gateway.records import Outcome
 from firstchair.gateway.upstream import FORWARDED, Upstream
 from firstchair.gateway.worker import Worker
@@ -147,9 +151,15 @@ class Shadows:
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._lane: Worker | None = None
+        self._budgets: Budgets | None = None
+        if settings.budget is not None:
+            # What cannot be read is refused: a shadow is nobody's answer.
+            book = _Book(worker, settings.budget)
+            self._budgets = Budgets(book, "refuse", lambda: worker.count("budget_unreadable"))
         self._closed = False
         self.dropped: Counter[str] = Counter()
-        """Copies never asked, by reason: ``queue_full``, ``queue_bytes``, ``provider_tools``, ``stopped``."""
+        """Copies never asked, by reason: ``queue_full``, ``queue_bytes``, ``provider_tools``, ``budget``,
+        ``budget_unreadable``, ``stopped``."""
 
     @property
     def waiting(self) -> int:
@@ -198,6 +208,8 @@ class Shadows:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._budgets is not None:
+            await self._budgets.close()
         if self._lane is not None:
             for upstream in self._lane.upstreams.values():
                 await upstream.close()
@@ -220,19 +232,51 @@ class Shadows:
         slot = call.slot = shadow_slot(original.slot, one.route)
         call.slot_version = original.slot_version
         lane, client = self._own_lane(), Client(_nowhere, call.id)
+        reserved = await self._reserved(call, slot)
+        if isinstance(reserved, Failure):
+            self.dropped["budget" if reserved.kind is FailureKind.BUDGET else "budget_unreadable"] += 1
+            return
         exchange = Exchange(lane, call, slot, client)
         exchange.ending = ShadowEnding(lane, call, client, one)
-        await exchange.run(None)
+        await exchange.run(reserved)
+
+    async def _reserved(self, call: Call, slot: SlotConfig) -> Reservation | Failure | None:
+        """The most that ``call`` may cost, set aside; ``None`` where there is no budget."""
+        if self._budgets is None:
+            return None
+        most = TokenCounts(input=estimated_tokens(len(call.raw)), output=call.max_tokens(slot.max_tokens_default))
+        nano = self._worker.prices.cost_nano(slot.primary.model, most, slot.primary.provider)
+        return await self._budgets.reserve(SHADOWS, nano or 0)
 
     def _own_lane(self) -> Worker:
-        """The worker with connections and breakers of its own: a candidate that is down takes no route from calls."""
+        """The worker with connections, breakers and budget of its own: a candidate that is down takes no route from
+        calls, and a dear one no money.
+        """
         if self._lane is None:
             worker = self._worker
             rules = BreakerRules(**worker.config.breaker.model_dump())
             self._lane = copy.copy(worker)
             self._lane.upstreams = {name: Upstream(name, one) for name, one in worker.config.providers.items()}
             self._lane.breakers = {name: Breaker(rules) for name in worker.config.providers}
+            self._lane.budgets = self._budgets or worker.budgets
         return self._lane
+
+
+class _Book:
+    """The account of shadow calls, charged under this worker's name."""
+
+    def __init__(self, worker: Worker, budget: Budget):
+        self._store, self._name, self._budget = worker.store, worker.name, budget
+        self._is_open = False
+
+    def reserve(self, key_id: str, nano: int) -> bool:
+        if not self._is_open:
+            self._store.open_account(key_id)
+            self._is_open = True
+        return self._store.reserve(key_id, nano, worker=self._name, budget=self._budget)
+
+    def settle(self, key_id: str, reserved: int, actual: int) -> None:
+        self._store.settle(key_id, reserved, actual, worker=self._name, budget=self._budget)
 
 
 class ShadowEnding(Ending):

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from tests.gateway.console.traffic import fill
 
 from firstchair.gateway.console.app import admin_app
+from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.control.store import ControlStore
 
 
@@ -49,6 +50,7 @@ def admin(folder: Path, *, require_keys: bool = True, calls: int = 40) -> Iterat
             traces=traces,
             spool=folder / "spool",
             providers=("anthropic", "local"),
+            shadow_budget=Budget(5 * 10**8, "day"),
             require_keys=require_keys,
             wait_s=0.0,
         )

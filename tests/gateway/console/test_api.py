@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 
 from firstchair.gateway.console.api import OPERATIONS
+from firstchair.gateway.control.snapshot import Budget
 
 EVERY = [(op.method, op.path.format(slot="desk", key="shop", session="shop/0"), op) for op in OPERATIONS]
 BODIES = {
@@ -121,7 +122,21 @@ def test_shadow_agreement_comes_with_its_interval(console):
     assert (line["route"], line["calls"]) == ("local/orchestrator-4b", sum(line["counts"].values()))
     assert 0 <= line["same"]["low"] < line["same"]["value"] < line["same"]["high"] <= 1
     assert line["sessions"] == 3
-    assert console.ask("GET", "/api/shadow?slot=notes").json() == {"shadows": []}
+    assert console.ask("GET", "/api/shadow?slot=notes").json()["shadows"] == []
+
+
+def test_the_budget_of_shadows_is_told_by_the_api_and_on_the_page(console, tmp_path):
+    console.store.open_account("shadow")
+    console.store.settle("shadow", 0, 4 * 10**8, budget=Budget(5 * 10**8, "day"))
+    metrics = tmp_path / "spool" / "metrics"
+    metrics.mkdir(parents=True)
+    counts = {'firstchair_shadow_dropped_total{reason="budget"}': 1}
+    (metrics / "w0.json").write_text(json.dumps({"at_s": 0, "counts": counts, "gauges": {}}))
+    told = {"budget_nano": 5 * 10**8, "budget_period": "day", "spent_nano": 4 * 10**8, "reserved_nano": 0}
+    assert console.ask("GET", "/api/shadow", scope="traces").json()["budget"] == {**told, "not_sent": 1}
+    console.log_in()
+    page = console.client.get("/shadow").text
+    assert "$0.4000 of $0.5000 a day spent. 1 copy was not sent" in page
 
 
 def test_calls_go_on_after_the_last_one_seen(console):

@@ -9,7 +9,7 @@ from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.gates import read_gates
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.slots import Canary, Route, SlotConfig
-from firstchair.gateway.control.snapshot import EMPTY, secret_digest
+from firstchair.gateway.control.snapshot import EMPTY, Budget, secret_digest
 from firstchair.gateway.control.store import ControlStore
 from firstchair.traces.store import TraceStore
 
@@ -355,6 +355,27 @@ def test_a_new_period_begins_at_nothing_and_keeps_what_is_reserved(store, clock,
     assert store.reserve(key, 70)
     store.settle(key, 30, 30)
     assert store.spend(key) == (30, 70)
+
+
+def test_an_account_that_is_no_keys_has_its_budget_from_whoever_charges_it(store, clock):
+    day, month = Budget(100, "day"), Budget(1000, "month")
+    assert not store.reserve("shadow", 1, budget=day), "not opened"
+    assert store.spend("shadow", day) is None
+    for _ in range(2):
+        store.open_account("shadow")
+    assert store.reserve("shadow", 60, worker="w0", budget=day)
+    assert not store.reserve("shadow", 41, worker="w1", budget=day)
+    store.settle("shadow", 60, 70, worker="w0", budget=day)
+    assert store.spend("shadow", day) == (70, 0)
+    clock.pass_s(86_400)
+    assert store.spend("shadow", day) == (0, 0)
+    assert store.reserve("shadow", 100, worker="w0", budget=day)
+    store.end_worker("w0")
+    assert store.spend("shadow", day) == (100, 0)
+    # Another limit holds from then on; another period begins anew.
+    assert store.reserve("shadow", 1, budget=Budget(101, "day"))
+    assert store.reserve("shadow", 900, budget=month)
+    assert store.keys() == []
 
 
 def test_many_threads_of_two_stores_never_overspend(store, store_url):

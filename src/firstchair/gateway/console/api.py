@@ -120,7 +120,11 @@ def ledger(desk: Desk, asked: Asked) -> views.LedgerView:
 
 def shadow(desk: Desk, asked: Asked) -> views.ShadowList:
     lines = desk.agreement(since_us=asked.query.get("since_us"), slot=asked.query.get("slot", ""))
-    return views.ShadowList(shadows=[views.ShadowView.of(line) for line in lines])
+    budget = desk.shadow_budget()
+    return views.ShadowList(
+        shadows=[views.ShadowView.of(line) for line in lines],
+        budget=None if budget is None else views.ShadowBudgetView(**budget._asdict()),
+    )
 
 
 def calls(desk: Desk, asked: Asked) -> views.CallList:

@@ -28,6 +28,7 @@ from firstchair.gateway.console.api import OPERATIONS
 from firstchair.gateway.console.desk import Desk
 from firstchair.gateway.console.openapi import Asked, Operation, document, read_body, read_query
 from firstchair.gateway.console.refusal import Refusal, error_body
+from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.metrics import CONTENT_TYPE as METRICS_TYPE
 from firstchair.gateway.metrics import metrics_text
@@ -57,18 +58,20 @@ def admin_app(
     traces: str,
     spool: Path,
     providers: Collection[str] = (),
+    shadow_budget: Budget | None = None,
     require_keys: bool = True,
     wait_s: float = 5.0,
 ) -> Starlette:
     """The application.
 
     ``traces`` is the trace store's URL (it need not exist yet), ``spool`` the folder that the sink writes its status
-    to, ``providers`` the names of the config file. ``require_keys=False`` is for a port that only this machine
-    reaches. ``wait_s``: how long an answer waits for the workers to serve by a change.
+    to, ``providers`` the names of the config file, ``shadow_budget`` its ``shadow.budget``.
+    ``require_keys=False`` is for a port that only this machine reaches. ``wait_s``: how long an answer waits for the
+    workers to serve by a change.
     """
     from firstchair.gateway.console.pages import Pages
 
-    desk = Desk(control, traces=traces, spool=spool, providers=providers, wait_s=wait_s)
+    desk = Desk(control, traces=traces, spool=spool, providers=providers, shadow_budget=shadow_budget, wait_s=wait_s)
     access = Access(control, require_keys=require_keys)
     pages = Pages(desk, access)
 

@@ -11,11 +11,12 @@ from typing import Any
 import firstchair
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError
-from firstchair.gateway.console.insight import Agreement, shadow_agreement
+from firstchair.gateway.console.insight import Agreement, ShadowBudget, shadow_agreement, shadow_budget
 from firstchair.gateway.console.refusal import Refusal
 from firstchair.gateway.console.views import ProviderView, StatusView
 from firstchair.gateway.control.ledger import By, Report, report, tail
 from firstchair.gateway.control.slots import NAME, Route, SlotConfig
+from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.control.store import Change, ControlStore
 from firstchair.gateway.metrics import metrics_sums, sums_by_label
 from firstchair.gateway.sink import read_status
@@ -33,10 +34,12 @@ class Desk:
         traces: str,
         spool: Path,
         providers: Collection[str] = (),
+        shadow_budget: Budget | None = None,
         wait_s: float = 5.0,
     ):
         self.control, self.providers = control, tuple(sorted(providers))
         self._traces_url, self._spool, self._wait_s = traces, spool, wait_s
+        self._shadow_budget = shadow_budget
         self._traces: TraceStore | None = None
         self._lock = threading.Lock()
 
@@ -111,6 +114,10 @@ class Desk:
         """How often shadows did what the primary did."""
         with self.control.reading() as connection:
             return shadow_agreement(connection, since_us=since_us, slot=slot)
+
+    def shadow_budget(self) -> ShadowBudget | None:
+        """``None`` when shadows have none."""
+        return shadow_budget(self.control, self._shadow_budget, self._spool)
 
     # Status
 

@@ -1,12 +1,17 @@
-"""What the ledger says of shadows: do they agree with the primary."""
+"""What is known of shadows: do they agree with the primary, and what may they cost."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from firstchair.gateway.control.budgets import Spend
+from firstchair.gateway.control.snapshot import SHADOWS, Budget, BudgetPeriod
+from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.control.tables import ledger
+from firstchair.gateway.metrics import metrics_sums, sums_by_label
 
 if TYPE_CHECKING:
     from firstchair.evals.stats import Rate
@@ -29,6 +34,33 @@ class Agreement(NamedTuple):
     @property
     def calls(self) -> int:
         return sum(self.counts.values())
+
+
+class ShadowBudget(NamedTuple):
+    """What all shadow calls may cost together, and what became of it."""
+
+    budget_nano: int
+    budget_period: BudgetPeriod
+    spent_nano: int
+    """In the present period."""
+    reserved_nano: int
+    not_sent: int
+    """Copies that were not sent because it was spent, since the spool folder is there."""
+
+
+def shadow_budget(store: ControlStore, budget: Budget | None, spool: Path) -> ShadowBudget | None:
+    """``None`` for a gateway whose shadows have no budget."""
+    if budget is None:
+        return None
+    spend = store.spend(SHADOWS.key_id, budget) or Spend(0, 0)
+    dropped = sums_by_label(metrics_sums(spool), "firstchair_shadow_dropped_total", "reason")
+    return ShadowBudget(
+        budget_nano=budget.nano,
+        budget_period=budget.period,
+        spent_nano=spend.spent_nano,
+        reserved_nano=spend.reserved_nano,
+        not_sent=dropped.get(("budget",), 0),
+    )
 
 
 def shadow_agreement(connection: Connection, *, since_us: int | None = None, slot: str = "") -> list[Agreement]:

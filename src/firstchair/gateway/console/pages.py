@@ -260,7 +260,10 @@ class Pages:
     def shadow(self, request: Request, caller: Caller) -> Response:
         days = ledger_page.days_of(request.query_params)
         lines = self._desk.agreement(since_us=ledger_page.midnight(days))
-        return self._page("shadow.html.j2", caller, lines=lines, days=days, periods=ledger_page.PERIODS)
+        budget = self._desk.shadow_budget()
+        return self._page(
+            "shadow.html.j2", caller, lines=lines, budget=budget, days=days, periods=ledger_page.PERIODS
+        )
 
     def sessions(self, request: Request, caller: Caller) -> Response:
         return self._page("sessions.html.j2", caller, **session_page.listing(self._desk, request.query_params))

@@ -27,6 +27,7 @@ def admin_main(config: GatewayConfig, listener: socket.socket, other: socket.soc
                 traces=config.recording.store,
                 spool=config.spool,
                 providers=config.providers,
+                shadow_budget=config.shadow.budget,
                 require_keys=config.auth.require_keys,
             )
             stopping = run_server(app, listener, drain_s=STOP_S, parent_fd=parent_fd, on_stop=lambda: None)

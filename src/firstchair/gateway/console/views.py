@@ -237,10 +237,24 @@ class ShadowView(_View, frozen=True):
         )
 
 
+class ShadowBudgetView(_View, frozen=True):
+    """What all shadow calls together may cost in a period."""
+
+    budget_nano: int
+    budget_period: Literal["total", "day", "month"]
+    spent_nano: int
+    """In the present period."""
+    reserved_nano: int
+    not_sent: int
+    """Copies that were not sent because it was spent."""
+
+
 class ShadowList(_View, frozen=True):
     """The busiest first."""
 
     shadows: list[ShadowView]
+    budget: ShadowBudgetView | None
+    """``null``: shadows have none."""
 
 
 class CallList(_View, frozen=True):

@@ -22,6 +22,13 @@ MEMO_CHARS = 256
 _NOBODY = b"\0" * 32
 
 
+class Budget(msgspec.Struct, frozen=True):
+    """Of an account that is no key's: it stands in the configuration, not in the table of keys."""
+
+    nano: int
+    period: BudgetPeriod
+
+
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """A live key. The secret itself is stored nowhere."""
 
@@ -37,6 +44,10 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_minute: int | None = None
     created_us: int = 0
     who: str = ""
+
+
+SHADOWS = Key(key_id="shadow", name="shadow", digest=b"", scopes=frozenset())
+"""Who pays for shadow calls: no secret is this key's, and it stands in no table (ids there begin with ``key_``)."""
 
 
 def secret_digest(secret: str) -> bytes:

@@ -24,7 +24,7 @@ from firstchair.gateway.control import budgets, gates, history, keys, tables
 from firstchair.gateway.control.history import SlotVersion
 from firstchair.gateway.control.keys import KeyLimits, NewKey, StoredKey
 from firstchair.gateway.control.slots import Route, SlotConfig, check_no_overlap, promoted
-from firstchair.gateway.control.snapshot import Key, Snapshot
+from firstchair.gateway.control.snapshot import Budget, Key, Snapshot
 from firstchair.traces.database import OpenDatabase, open_engine, reading, store_url, use_wal, writing
 
 LIVE_S = 2.0
@@ -306,20 +306,31 @@ class ControlStore(OpenDatabase):
         with reading(self._engine) as connection:
             return keys.listed(connection, revoked=revoked)
 
-    def reserve(self, key_id: str, nano: int, *, worker: str = "") -> bool:
-        """Set money aside before a call; ``False``: the budget does not allow it. Atomic between all processes."""
-        with self._brief() as connection:
-            return budgets.reserve(connection, key_id, nano, worker=worker, now_us=self._now_us())
+    def open_account(self, account: str) -> None:
+        """Let an account that is no key's be charged; again, it changes nothing."""
+        with self.transaction() as connection:
+            budgets.open_account(connection, account)
 
-    def settle(self, key_id: str, reserved: int, actual: int, *, worker: str = "") -> None:
+    def reserve(self, account: str, nano: int, *, worker: str = "", budget: Budget | None = None) -> bool:
+        """Set money aside before a call; ``False``: the budget does not allow it. Atomic between all processes.
+
+        ``account`` is the id of a key, or one that was opened, with its ``budget``.
+        """
+        with self._brief() as connection:
+            return budgets.reserve(connection, account, nano, worker=worker, now_us=self._now_us(), budget=budget)
+
+    def settle(
+        self, account: str, reserved: int, actual: int, *, worker: str = "", budget: Budget | None = None
+    ) -> None:
         """Give back what was reserved, and count what the call did cost."""
+        now_us = self._now_us()
         with self._brief() as connection:
-            budgets.settle(connection, key_id, reserved, actual, worker=worker, now_us=self._now_us())
+            budgets.settle(connection, account, reserved, actual, worker=worker, now_us=now_us, budget=budget)
 
-    def spend(self, key_id: str) -> budgets.Spend | None:
+    def spend(self, account: str, budget: Budget | None = None) -> budgets.Spend | None:
         """Spent and reserved in the present period; ``None`` for a key without a budget."""
         with reading(self._engine) as connection:
-            return budgets.spend_of(connection, key_id, self._now_us())
+            return budgets.spend_of(connection, account, self._now_us(), budget)
 
     # Workers
 
