@@ -11,7 +11,7 @@ import contextlib
 import select
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httptools
@@ -33,6 +33,10 @@ OWED_S = 30.0
 there is ``limits.body_timeout_s``."""
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
 """So much of a body is read and thrown away behind its answer, so that a client which has sent on sees the answer."""
+ON_LEAVING = "firstchair.on_leaving"
+"""Key of a scope: what the application wants called when the client leaves before its answer is complete. When it
+left before there was anything to call, ``has_left`` says so. A task that waits for the disconnect costs every call
+more than this."""
 _UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings"})
 
 
@@ -57,6 +61,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._paid()
         super().connection_lost(exc)
+        if self.cycle is not None and self.cycle.disconnected:
+            scope: Any = self.cycle.scope
+            scope.setdefault(ON_LEAVING, _noted)()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -155,6 +162,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self.loop.call_later(AGAIN_S, self._close_if_idle)
         else:
             self.transport.close()
+
+
+def _noted() -> None:
+    """Nothing to call yet."""
+
+
+def has_left(scope: Mapping[str, Any]) -> bool:
+    """Whether the client of a request was gone before ``ON_LEAVING`` was set."""
+    return ON_LEAVING in scope
 
 
 def has_input(sock: Any) -> bool:
