@@ -375,6 +375,8 @@ def test_an_account_that_is_no_keys_has_its_budget_from_whoever_charges_it(store
     # Another limit holds from then on; another period begins anew.
     assert store.reserve("shadow", 1, budget=Budget(101, "day"))
     assert store.reserve("shadow", 900, budget=month)
+    large = Budget(10**12, "total")  # a thousand dollars: more than 32 bits
+    assert store.reserve("shadow", 10**11, budget=large)
     assert store.keys() == []
 
 
