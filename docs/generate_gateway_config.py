@@ -25,6 +25,7 @@ from pydantic_core import PydanticUndefined
 from firstchair.core.atomic import write_text
 from firstchair.gateway.config import GatewayConfig
 from firstchair.gateway.control.slots import SlotConfig, check_name
+from firstchair.gateway.reload import changeable_fields
 
 PAGE = Path(__file__).parent / "gateway-config.md"
 
@@ -37,9 +38,10 @@ Every field of the [gateway](gateway.md)'s file and of a slot. The file is stric
 names the nearest known one. Relative paths count from the file's folder. `--set` overrides a field for one start:
 `firstchair gateway serve --set listen.port=9000`. `deploy/gateway.yaml` is a commented example.
 
-The file is read once, at the start. Slots and keys live in the database: slots of the file are written there only
-while it has none; after that `firstchair gateway slots set` changes them, on the next request of every worker.
-Everything else needs a restart.
+The file is read at the start and at a [reload](gateway-operations.md#reload), which takes from it
+RELOADED;
+all else waits for a restart. Slots and keys live in the database: slots of the file are written there only while it
+has none; after that `firstchair gateway slots set` changes them, on the next request of every worker.
 
 A **slot** is also a file of its own: `firstchair gateway slots show SLOT` prints it, `slots set FILE` takes it.
 
@@ -56,7 +58,9 @@ LABELS = {str: "text", int: "whole number", float: "number", bool: "true, false"
 def page() -> str:
     """The whole page as Markdown."""
     found = list(sections())
-    return "\n".join([HEAD, *(section(title, model) for title, model in found)])
+    *most, last = (f"`{name}`" for name in changeable_fields())
+    head = HEAD.replace("RELOADED", f"{', '.join(most)} and {last}")
+    return "\n".join([head, *(section(title, model) for title, model in found)])
 
 
 def sections() -> Iterator[tuple[str, type[BaseModel]]]:

@@ -10,6 +10,7 @@ from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.dialects.base import FailureKind, TokenCounts
 from firstchair.gateway.records import CallRecord, Outcome
+from firstchair.gateway.reload import Control, Reloaded
 
 SLOT = {
     "slot": "desk",
@@ -149,6 +150,38 @@ def test_providers_say_whether_their_keys_are_there_and_never_the_key(gateway, m
     assert [(one["name"], one["key"]) for one in found] == [("anthropic", "there"), ("local", "none wanted")]
     monkeypatch.delenv("TEST_ANTHROPIC_KEY")
     assert "TEST_ANTHROPIC_KEY is not set" in gateway("providers")
+
+
+def test_a_reload_says_what_it_changed_and_what_it_could_not(gateway, run, tmp_path):
+    assert "no gateway runs on the spool spool" in gateway("reload", code=2)
+    done = Reloaded(
+        changed=("providers.local",), needs_restart=("workers",), slots_not_applied=("desk",), behind=("host-w1",)
+    )
+    answers, asked = ["the file is wrong", done, Reloaded()], []
+    control = Control(tmp_path / "spool")
+
+    def serve():
+        for answer in answers:
+            asked.append(control.asked())
+            asked[-1].answer(answer)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    assert "the file is wrong" in gateway("reload", "--why", "a new key", code=2)
+    code, out, err = run("gateway", "reload")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "reloaded; changed: providers.local; keys of providers and prices were read again",
+            "not before a restart: workers",
+            "not taken from the file, `slots set` changes them: slots desk",
+        ],
+    )
+    assert "1 process not reloaded: host-w1" in err
+    assert json.loads(gateway("reload", "--json"))["changed"] == []
+    serving.join()
+    control.close()
+    assert [(one.who, one.why) for one in asked] == [("ann", "a new key"), ("ann", ""), ("ann", "")]
 
 
 def call(call_id: str, **fields: object) -> CallRecord:

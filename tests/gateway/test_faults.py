@@ -490,7 +490,7 @@ def test_a_client_that_stops_reading_holds_the_provider_back_and_is_not_its_faul
         client.close()
         assert record.outcome is Outcome.CLIENT_DISCONNECTED
         assert len(record.answer.text) < 65_536 * 200
-        assert running.worker.breakers["up"].allows(0.0)
+        assert running.worker.setup.breakers["up"].allows(0.0)
 
 
 def test_a_prompt_that_is_too_long_is_counted_and_never_sent(tmp_path, upstream, backup):

@@ -140,7 +140,7 @@ def test_a_call_is_one_span_in_the_clients_trace(tmp_path, upstream, backup):
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
     upstream.script = Script((Reply(text="Hi"), Reply(fault=Fault("status", status=400))))
     with gateway(tmp_path, upstream, backup) as running:
-        telemetry = Telemetry(tracing, running.config.providers)
+        telemetry = Telemetry(tracing, lambda: running.config.providers)
         running.app.reports.telemetry = telemetry
         running.worker.observers.append(telemetry.observe)
         assert ask(running, traceparent=PARENT).status_code == 200
@@ -205,7 +205,7 @@ def test_spans_reach_a_collector_that_only_the_environment_names(monkeypatch):
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        telemetry = Telemetry.from_environment({})
+        telemetry = Telemetry.from_environment(dict)
         telemetry.begin("call_0", {b"traceparent": PARENT.encode()}, 1_000_000)
         telemetry.observe(record(latency_ms=2.0, request=b"a private question"))
         telemetry.close()

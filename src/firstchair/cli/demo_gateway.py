@@ -210,7 +210,7 @@ def _serve(config: str) -> int:
         if os.getppid() == parent:
             os.kill(parent, signal.SIGTERM)
         os._exit(0)
-    return serve(load_config(Path(config)))
+    return serve(lambda: load_config(Path(config)))
 
 
 # --- what it recorded -------------------------------------------------------------------------------------------

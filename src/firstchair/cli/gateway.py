@@ -62,7 +62,19 @@ def serve(
     from firstchair.gateway.serve import serve as run
 
     overrides = (*(set_ or ()), *((f"workers={workers}",) if workers else ()))
-    raise typer.Exit(run(load_config(config or Path("gateway.yaml"), overrides)))
+    raise typer.Exit(run(lambda: load_config(config or Path("gateway.yaml"), overrides)))
+
+
+@app.command()
+def reload(who: Who = "", why: Why = "", config: Config = None, as_json: AsJson = False) -> None:
+    """Have the gateway that runs here read its file again: providers, their keys, prices, limits, redaction.
+
+    A file that is wrong changes nothing. What cannot change while the gateway runs is named.
+    """
+    from firstchair.cli.gateway_view import print_reloaded
+    from firstchair.gateway.reload import ask_reload
+
+    print_reloaded(ask_reload(_config(config).spool, who=_who(who), why=why), as_json=as_json)
 
 
 # --- slots ------------------------------------------------------------------------------------------------------

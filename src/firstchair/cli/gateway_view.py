@@ -23,6 +23,7 @@ from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.control.store import AuditEntry, Change, ControlStore
 from firstchair.gateway.records import NANO
+from firstchair.gateway.reload import Reloaded
 from firstchair.traces.times import utc_text
 
 FOLLOW_S = 0.5
@@ -136,6 +137,23 @@ def _wait(store: ControlStore, revision: int) -> tuple[str, ...]:
             fg="yellow",
         )
     return behind
+
+
+def print_reloaded(done: Reloaded, *, as_json: bool) -> None:
+    """What a reload changed, and what it could not."""
+    if done.behind:
+        who = ", ".join(done.behind)
+        typer.secho(f"warning: {counted(len(done.behind), 'process')} not reloaded: {who}", err=True, fg="yellow")
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+        return
+    fields = ", ".join(done.changed) or "no field of the file"
+    typer.echo(f"reloaded; changed: {fields}; keys of providers and prices were read again")
+    if done.needs_restart:
+        typer.echo(f"not before a restart: {', '.join(done.needs_restart)}")
+    if done.slots_not_applied:
+        slots = ", ".join(done.slots_not_applied)
+        typer.echo(f"not taken from the file, `slots set` changes them: slots {slots}")
 
 
 def print_providers(config: GatewayConfig, *, wide: bool, as_json: bool) -> None:

@@ -70,10 +70,13 @@ class GatewayApp:
 
     def __init__(self, worker: Worker):
         self._worker = worker
-        limits = worker.config.limits
         self.shadows = Shadows(worker)
         self.reports = Reports(worker, self.shadows)
-        self._max_body = int(limits.max_body_mb * 1_000_000)
+
+    @property
+    def _max_body(self) -> int:
+        """Bytes."""
+        return int(self._worker.config.limits.max_body_mb * 1_000_000)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -111,7 +114,8 @@ class GatewayApp:
 
     async def _call(self, name: DialectName, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         worker = self._worker
-        call = Call(new_call_id(), worker.dialects[name], _headers(scope), time.time_ns() // 1000)
+        setup = worker.take_setup()
+        call = Call(new_call_id(), worker.dialects[name], _headers(scope), time.time_ns() // 1000, setup)
         client = Client(send, call.id)
         worker.running += 1
         self.reports.begin(call)
@@ -136,6 +140,7 @@ class GatewayApp:
             worker.count("left_early")
         finally:
             worker.running -= 1
+            worker.give_back(setup)
             self.reports.telemetry.forget(call.id)
             if watch is not None:
                 watch.cancel()
@@ -261,7 +266,8 @@ class GatewayApp:
         most = TokenCounts(input=tokens, output=call.max_tokens(slot.max_tokens_default))
         # Whoever of them answers in the end: the dearest.
         routes = (slot.primary, *slot.fallbacks, *((slot.canary.route,) if slot.canary else ()))
-        nano = max(worker.prices.cost_nano(route.model, most, route.provider) or 0 for route in routes)
+        prices = call.setup.prices
+        nano = max(prices.cost_nano(route.model, most, route.provider) or 0 for route in routes)
         reserved = await worker.budgets.reserve(key, nano)
         if isinstance(reserved, Failure):
             worker.rates.settle(key, tokens, 0)
@@ -310,14 +316,22 @@ class GatewayApp:
 
         One request of the key's rate, but no tokens and no money: nobody bills it.
         """
-        call = Call(new_call_id(), dialect, headers, time.time_ns() // 1000)
+        setup = self._worker.take_setup()
+        try:
+            call = Call(new_call_id(), dialect, headers, time.time_ns() // 1000, setup)
+            await self._counted(call, receive, client)
+        finally:
+            self._worker.give_back(setup)
+
+    async def _counted(self, call: Call, receive: Receive, client: Client) -> None:
+        dialect, headers = call.dialect, call.headers
         call.key = self._key(headers)
         call.raw = await self._body(headers, receive)
         slot = self._read(call)
         route, worker = slot.primary, self._worker
         if call.key is not None and (failure := worker.rates.admit(call.key, None, time.monotonic())) is not None:
             raise Refused(failure)
-        upstream, counter = worker.upstreams.get(route.provider), worker.counting.get(route.provider)
+        upstream, counter = call.setup.upstreams.get(route.provider), call.setup.counting.get(route.provider)
         if upstream is not None and "anthropic" in upstream.provider.dialects:
             answered = await upstream.count_tokens(
                 encoded({**call.body, "model": route.model}), headers, slot.timeouts.connect_s, slot.timeouts.total_s

@@ -15,6 +15,7 @@ from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.dialects.base import ChatRequest, Dialect, Failure
 from firstchair.gateway.outbound import encoded
+from firstchair.gateway.setup import Setup
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
@@ -27,8 +28,12 @@ def new_call_id() -> str:
 class Call:
     """One request. What costs time is read when it is asked for, and once."""
 
-    def __init__(self, call_id: str, dialect: Dialect, headers: Mapping[bytes, bytes], received_us: int):
+    def __init__(
+        self, call_id: str, dialect: Dialect, headers: Mapping[bytes, bytes], received_us: int, setup: Setup
+    ):
         self.id, self.dialect, self.headers, self.received_us = call_id, dialect, headers, received_us
+        self.setup = setup
+        """What the call is served with to its end."""
         self.raw = b""
         self.body: dict[str, Any] = {}
         self.model = ""

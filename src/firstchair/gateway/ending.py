@@ -79,7 +79,7 @@ class Ending:
         self.written = True
         self.outcome, self.answer = outcome, answer
         record = self._record(outcome, status, failure, answer, malformed)
-        record = await self._worker.recorder.write(record)
+        record = await self._call.setup.recorder.write(record)
         self._settle(record)
         self._worker.finished(record, self._call.slot)
 
@@ -137,7 +137,7 @@ class Ending:
             raw_usage=answer.raw_usage if answer else None,
             cost_nano=cost,
             counterfactual_nano=instead,
-            price_version=worker.prices.version,
+            price_version=call.setup.prices.version,
             dropped=self.dropped,
             malformed_calls=malformed,
             request=call.raw,
@@ -161,7 +161,7 @@ class Ending:
         slot, choice = self._call.slot, self.choice
         if usage is None or choice is None:
             return 0, None
-        prices, route = self._worker.prices, choice.route
+        prices, route = self._call.setup.prices, choice.route
         instead = prices.counterfactual_nano(slot.counterfactual, usage) if slot else None
         return prices.cost_nano(route.model, usage, route.provider), instead
 

@@ -59,6 +59,7 @@ class Exchange:
 
     def __init__(self, worker: Worker, call: Call, slot: SlotConfig, client: Client):
         self._worker, self._call, self._slot, self._client = worker, call, slot, client
+        self._setup = call.setup
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + slot.timeouts.total_s
         self.ending = Ending(worker, call, client)
@@ -101,14 +102,14 @@ class Exchange:
 
     async def _routes(self) -> Failure | None:
         """Try them in order; ``None`` when one has answered."""
-        call, worker = self._call, self._worker
+        call = self._call
         session = call.sticky_session() if self._slot.canary else call.session
         failures: list[Failure] = []
         waits: list[float] = []
         choices = plan(self._slot, session=session, key_id=call.key_id, call_id=call.id)
         for choice in choices:
             self._answer_s = self._slot.timeouts.for_answer_s(is_last=choice is choices[-1])
-            breaker = worker.breakers.get(choice.route.provider)
+            breaker = self._setup.breakers.get(choice.route.provider)
             if breaker is None:
                 message = f"provider {choice.route.provider} is not configured"
                 failures.append(Failure(kind=FailureKind.NOT_FOUND, message=message))
@@ -149,7 +150,7 @@ class Exchange:
                 bound = True
             elif decision.verdict is Verdict.RETRY:
                 await asyncio.sleep(decision.wait_s)
-                if not self._worker.breakers[choice.route.provider].allows(self._loop.time()):
+                if not self._setup.breakers[choice.route.provider].allows(self._loop.time()):
                     return Verdict.NEXT, failure
             elif (
                 failure.status is None and failure.kind is FailureKind.BAD_REQUEST and failure.native == "translation"
@@ -161,8 +162,8 @@ class Exchange:
 
     async def _try(self, choice: Choice, *, bound: bool) -> Failure | None:
         """One try. Told to the breaker and kept as an ``Attempt``; ``None`` when it has answered."""
-        route, worker = choice.route, self._worker
-        breaker = worker.breakers[route.provider]
+        route = choice.route
+        breaker = self._setup.breakers[route.provider]
         self.ending.choice = choice
         began = self._loop.time()
         failure: Failure | None = None
@@ -170,7 +171,7 @@ class Exchange:
         try:
             failure = await self._ask(choice, bound=bound)
             if failure is not None:
-                failure = worker.upstreams[route.provider].hidden(failure)
+                failure = self._setup.upstreams[route.provider].hidden(failure)
             reported = True
         finally:
             now = self._loop.time()
@@ -186,10 +187,10 @@ class Exchange:
         return failure
 
     async def _ask(self, choice: Choice, *, bound: bool) -> Failure | None:
-        worker, call = self._worker, self._call
-        upstream = worker.upstreams[choice.route.provider]
+        call = self._call
+        upstream = self._setup.upstreams[choice.route.provider]
         name = upstream.provider.dialect_for(call.dialect.name)
-        dialect = worker.dialects[name]
+        dialect = self._worker.dialects[name]
         try:
             out = self._outbound(choice, dialect, bound=bound)
         except BadRequest as error:
@@ -231,7 +232,7 @@ class Exchange:
 
     def _outbound(self, choice: Choice, dialect: Dialect, *, bound: bool) -> Outbound:
         call = self._call
-        provider = self._worker.upstreams[choice.route.provider].provider
+        provider = self._setup.upstreams[choice.route.provider].provider
         same = dialect.name == call.dialect.name
         if same and not bound and self._goes_whole(provider, dialect):
             return forwarded(call.body, provider, choice.route.model, dialect=dialect.name)
@@ -255,8 +256,8 @@ class Exchange:
 
     async def _too_long(self, provider: str) -> Failure | None:
         """The prompt counted before it is sent, where that can be done and can matter."""
-        window = self._worker.config.providers[provider].context_window
-        counter = self._worker.counting.get(provider)
+        window = self._setup.config.providers[provider].context_window
+        counter = self._setup.counting.get(provider)
         # A token is at least a byte.
         if window is None or counter is None or len(self._call.raw) <= window:
             return None
@@ -474,7 +475,7 @@ class Exchange:
 
     @property
     def _limit(self) -> int:
-        return int(self._worker.config.limits.max_answer_mb * 1_000_000)
+        return int(self._setup.config.limits.max_answer_mb * 1_000_000)
 
 
 def _attempt(choice: Choice, failure: Failure, seconds: float) -> Attempt:

@@ -196,7 +196,7 @@ class Metrics:
             "firstchair_running_calls": worker.running,
             "firstchair_workers": 1,
         }
-        for provider, breaker in worker.breakers.items():
+        for provider, breaker in worker.setup.breakers.items():
             found[_series("firstchair_breaker_workers", (provider, breaker.state(now).value))] = 1
         if self._shadows is not None:
             found["firstchair_shadow_queue"] = self._shadows.waiting

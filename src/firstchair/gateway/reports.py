@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from firstchair.gateway.call import Call
+from firstchair.gateway.config import Provider
 from firstchair.gateway.logs import CallLog, Ticker
 from firstchair.gateway.metrics import Metrics
 from firstchair.gateway.shadow import Shadows
@@ -22,13 +24,13 @@ class Reports:
         self._worker = worker
         self.metrics = Metrics(worker, shadows)
         self.log = CallLog(content=worker.config.logs.content)
-        self.telemetry = Telemetry(None, worker.config.providers)
+        self.telemetry = Telemetry(None, self._providers)
         self._ticker = Ticker([self._tick])
         self._ticks = 0
 
     def open(self) -> None:
         worker = self._worker
-        self.telemetry = Telemetry.from_environment(worker.config.providers)
+        self.telemetry = Telemetry.from_environment(self._providers)
         worker.observers += [self.metrics.observe, self.telemetry.observe]
         if worker.config.logs.calls:
             worker.observers.append(self.log.observe)
@@ -43,6 +45,9 @@ class Reports:
         await asyncio.to_thread(self._ticker.stop)
         self.metrics.write()
         await asyncio.to_thread(self.telemetry.close)
+
+    def _providers(self) -> Mapping[str, Provider]:
+        return self._worker.config.providers
 
     def _tick(self) -> None:
         self.log.write()

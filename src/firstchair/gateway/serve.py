@@ -5,6 +5,7 @@
       ├── admin             console and API on the admin port
       └── sink              spools → ledger and traces
 
+SIGHUP: the file is read again, see ``reload.py``.
 SIGTERM: the workers finish what is under way (``drain_s`` at most), then the sink reads the spools to their end, then
 the parent exits. When the parent dies, its children see the pipe close and do the same. Children are forked before
 any thread or event loop exists here, so a start costs one import.
@@ -26,13 +27,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import orjson
 
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, FirstchairError
 from firstchair.core.extras import require
-from firstchair.gateway.config import GatewayConfig, Listen
+from firstchair.gateway.config import GatewayConfig, Listen, check_providers
 from firstchair.gateway.console.process import admin_main
+from firstchair.gateway.reload import (
+    PREPARE_S,
+    USE_S,
+    Control,
+    Line,
+    Reloaded,
+    ask_all,
+    heed,
+    plan,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from firstchair.gateway.control.store import ControlStore
@@ -46,7 +59,10 @@ SINK_NICENESS = 10
 GONE_EVERY_S = 30.0
 _MARGIN_S = 5.0
 _SHORT_LIFE_S = 5.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
+
+Main = Callable[[GatewayConfig, int, socket.socket], None]
+"""What a child does: with the configuration in force, a pipe that ends with its parent, its end of the line."""
 
 
 def log(event: str, **fields: Any) -> None:
@@ -76,8 +92,9 @@ class _Child:
     """One process and how to start it again."""
 
     name: str
-    run: Callable[[int], None]
+    run: Main
     pid: int = 0
+    line: Line | None = None
     started: float = 0.0
     not_before: float = 0.0
     pause_s: float = field(default=0.25)
@@ -87,9 +104,13 @@ class _Child:
         return self.name == "sink"
 
 
-def serve(config: GatewayConfig) -> int:
-    """Run the gateway until it is told to stop; the exit code. Raises ``ConfigError`` before anything is started."""
+def serve(load: Callable[[], GatewayConfig]) -> int:
+    """Run the gateway until it is told to stop; the exit code. Raises ``ConfigError`` before anything is started.
+
+    ``load`` reads the configuration: now, and again at every reload.
+    """
     require("gateway")
+    config = load()
     logging.basicConfig(level=logging.WARNING, handlers=[_JsonLines()], force=True)
     if not hasattr(os, "fork"):
         raise ConfigError("gateway serve: this system cannot fork processes; run it on Linux or macOS")
@@ -99,10 +120,10 @@ def serve(config: GatewayConfig) -> int:
     host, port = listener.getsockname()[:2]
     prefix = f"{socket.gethostname().partition('.')[0]}-{port}"[:40]
     names = [_safe(f"{prefix}-w{number}") for number in range(config.workers)]
-    children = [_Child(name, _worker_main(config, name, listener)) for name in names]
-    children.insert(0, _Child("sink", _sink_main(config)))
-    children.append(_Child("admin", admin_main(config, admin, listener)))
-    parent = _Parent(config, listener, children)
+    children = [_Child(name, _worker_main(name, listener)) for name in names]
+    children.insert(0, _Child("sink", _sink_main))
+    children.append(_Child("admin", admin_main(admin, listener)))
+    parent = _Parent(config, listener, children, load, _control(config))
     parent.heed_signals()
     log("listening", host=host, port=port, admin_port=admin.getsockname()[1], workers=config.workers)
     return parent.run()
@@ -114,13 +135,10 @@ def _prepare(config: GatewayConfig) -> None:
 
     import firstchair.gateway.app
     import firstchair.gateway.http_server  # noqa: F401  # the sink imports its own, while the workers answer already
-    from firstchair.gateway.control.prices import PriceTable
     from firstchair.gateway.control.store import ControlStore
     from firstchair.gateway.telemetry import check_environment
 
-    for name, provider in config.providers.items():
-        provider.secret(name)
-    PriceTable.load(config.prices)
+    _check_files(config)
     check_environment(os.environ)
     with ControlStore.open(config.database, providers=config.providers) as store:
         store.forget_gone_workers()
@@ -130,7 +148,21 @@ def _prepare(config: GatewayConfig) -> None:
         _tell_unapplied(config, store)
 
 
-def _tell_unapplied(config: GatewayConfig, store: ControlStore) -> None:
+def _check_files(config: GatewayConfig) -> None:
+    """Read what the file names, but for the redaction hook, which is no code for this process."""
+    from firstchair.gateway.context import PromptCounter
+    from firstchair.gateway.control.prices import PriceTable
+    from firstchair.gateway.redaction import Redactor
+
+    for name, provider in config.providers.items():
+        provider.secret(name)
+        if provider.tokenizer is not None:
+            PromptCounter(provider.tokenizer)
+    PriceTable.load(config.prices)
+    Redactor(patterns=config.recording.patterns)
+
+
+def _tell_unapplied(config: GatewayConfig, store: ControlStore) -> list[str]:
     """Name the slots of the file that were edited there: the database decides since the first start."""
     known = {version.slot for version in store.slots()}
     slots = [
@@ -145,6 +177,7 @@ def _tell_unapplied(config: GatewayConfig, store: ControlStore) -> None:
             "write each into a file of its own and run: firstchair gateway slots set FILE --why REASON"
         )
         log("slots_not_applied", slots=slots, text=text)
+    return slots
 
 
 def _bind(listen: Listen) -> socket.socket:
@@ -170,21 +203,31 @@ def _safe(name: str) -> str:
 
 
 class _Parent:
-    """Starts children, restarts those that die, and stops them in order."""
+    """Starts children, restarts those that die, has them reload, and stops them in order."""
 
-    def __init__(self, config: GatewayConfig, listener: socket.socket, children: list[_Child]):
+    def __init__(
+        self,
+        config: GatewayConfig,
+        listener: socket.socket,
+        children: list[_Child],
+        load: Callable[[], GatewayConfig],
+        control: Control | None,
+    ):
         self._config, self._listener, self._children = config, listener, children
+        self._load, self._control = load, control
         self._life_read, self._life_write = os.pipe()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._stops = 0
+        self._hangups = 0
 
     def heed_signals(self) -> None:
         """From here on a stop is an orderly one."""
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop_asked)
+        signal.signal(signal.SIGHUP, self._reload_asked)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> int:
@@ -192,10 +235,62 @@ class _Parent:
             self._start_missing()
             self._wait(self._next_start())
             self._reap(expected=False)
+            self._reload_if_asked()
         return self._stop()
 
     def _stop_asked(self, *_: object) -> None:
         self._stops += 1
+
+    def _reload_asked(self, *_: object) -> None:
+        self._hangups += 1
+
+    def _reload_if_asked(self) -> None:
+        if self._hangups:
+            self._hangups = 0
+            self._reload("SIGHUP", "")
+        if self._control is not None and select.select([self._control], [], [], 0)[0]:
+            asked = self._control.asked()
+            if asked is not None:
+                asked.answer(self._reload(asked.who, asked.why))
+
+    def _reload(self, who: str, why: str) -> Reloaded | str:
+        """Read the file again and go by it; what was done, or why nothing was."""
+        try:
+            done = self._reloaded(who, why)
+        except FirstchairError as error:
+            log("reload_refused", who=who, error=str(error))
+            return f"not reloaded, the gateway runs on as it did: {error}"
+        log("reloaded", who=who, **msgspec.structs.asdict(done))
+        return done
+
+    def _reloaded(self, who: str, why: str) -> Reloaded:
+        from firstchair.gateway.control.store import ControlStore
+
+        made = plan(self._config, self._load())
+        _check_files(made.config)
+        with ControlStore.open(self._config.database, must_exist=True) as store:
+            _check_slots_in_force(made.config, store)
+            try:
+                wrong = self._ask({"step": "prepare", "config": made.config.model_dump_json()}, PREPARE_S)
+                if wrong:
+                    raise ConfigError(refusal(wrong))
+                details = {"changed": made.changed, "needs_restart": made.needs_restart}
+                store.audit(who, "config.reload", socket.gethostname(), why, details)
+            except FirstchairError:
+                self._ask({"step": "drop"}, USE_S)
+                raise
+            self._config = made.config
+            behind = self._ask({"step": "use"}, USE_S)
+            return Reloaded(
+                changed=made.changed,
+                needs_restart=made.needs_restart,
+                slots_not_applied=tuple(_tell_unapplied(made.config, store)),
+                behind=tuple(behind),
+            )
+
+    def _ask(self, message: dict[str, Any], timeout_s: float) -> dict[str, str]:
+        lines = {child.name: child.line for child in self._children if child.line is not None and not child.is_sink}
+        return ask_all(lines, message, timeout_s, give_up=lambda: self._stops > 0)
 
     def _start_missing(self) -> None:
         now = time.monotonic()
@@ -206,10 +301,12 @@ class _Parent:
 
     def _fork(self, child: _Child) -> int:
         sys.stderr.flush()
+        child.line = line = Line()
         # A stop that reaches the child while it still has the parent's handlers would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         pid = os.fork()
         if pid:
+            line.child_end.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return pid
         code = 1
@@ -218,13 +315,19 @@ class _Parent:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             # Ctrl-C reaches the whole group; the parent alone decides about the order.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for fd in (self._life_write, self._wake_read, self._wake_write):
                 os.close(fd)
+            if self._control is not None:
+                self._control.forget()
+            for other in self._children:
+                if other.line is not None:
+                    other.line.close()
             if child.is_sink:
                 self._listener.close()
-            child.run(self._life_read)
+            child.run(self._config, self._life_read, line.child_end)
             code = 0
         except FirstchairError as error:
             log("failed", process=child.name, error=str(error))
@@ -240,9 +343,10 @@ class _Parent:
         return min(waits, default=None)
 
     def _wait(self, timeout_s: float | None) -> None:
-        """Until a signal arrives."""
-        ready, _, _ = select.select([self._wake_read], [], [], timeout_s)
-        if ready:
+        """Until a signal arrives, or somebody asks for a reload."""
+        waiting: list[Any] = [self._wake_read, *([self._control] if self._control is not None else [])]
+        ready, _, _ = select.select(waiting, [], [], timeout_s)
+        if self._wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
 
@@ -255,6 +359,9 @@ class _Parent:
             if not pid:
                 continue
             child.pid = 0
+            if child.line is not None:
+                child.line.close()
+                child.line = None
             if expected:
                 continue
             short = now - child.started < _SHORT_LIFE_S
@@ -265,6 +372,9 @@ class _Parent:
     def _stop(self) -> int:
         log("stopping", drain_s=self._config.drain_s)
         self._listener.close()
+        if self._control is not None:
+            self._control.close()
+            self._control = None
         workers = [child for child in self._children if not child.is_sink]
         drained = self._end(workers, self._config.drain_s + _MARGIN_S)
         emptied = self._end([child for child in self._children if child.is_sink], SINK_STOP_S)
@@ -291,8 +401,27 @@ class _Parent:
         return True
 
 
-def _worker_main(config: GatewayConfig, name: str, listener: socket.socket) -> Callable[[int], None]:
-    def run(parent_fd: int) -> None:
+def _control(config: GatewayConfig) -> Control | None:
+    """``None`` where there can be none: SIGHUP reloads too."""
+    try:
+        return Control(config.spool)
+    except OSError as error:
+        log("no_control_socket", error=str(error), text="firstchair gateway reload cannot reach this gateway")
+        return None
+
+
+def _check_slots_in_force(config: GatewayConfig, store: ControlStore) -> None:
+    """Raises ``ConfigError`` when a slot is served by a provider that ``config`` has not."""
+    for version in store.slots():
+        try:
+            assert version.config is not None
+            check_providers(version.config, config.providers)
+        except ValueError as error:
+            raise ConfigError(f"{error}; leave the provider in the file until no slot names it") from None
+
+
+def _worker_main(name: str, listener: socket.socket) -> Main:
+    def run(config: GatewayConfig, parent_fd: int, line: socket.socket) -> None:
         import asyncio
 
         from firstchair.gateway.app import GatewayApp
@@ -312,9 +441,13 @@ def _worker_main(config: GatewayConfig, name: str, listener: socket.socket) -> C
                 worker.draining = True
 
             async def main() -> None:
+                tasks: list[asyncio.Task[None]] = []
+                worker.ready = lambda: tasks.append(asyncio.create_task(heed(line, worker)))
                 await run_server(
                     GatewayApp(worker), listener, drain_s=config.drain_s, parent_fd=parent_fd, on_stop=draining
                 )
+                for task in tasks:
+                    task.cancel()
 
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(main())
@@ -337,7 +470,8 @@ def _watch_canaries(config: GatewayConfig, stop: threading.Event) -> None:
 
     while not stop.is_set():
         try:
-            with ControlStore.open(config.database, providers=config.providers) as store:
+            # Without the names of providers: they may change, and what is brought back here was in force before.
+            with ControlStore.open(config.database) as store:
                 CanaryWatch(store).run(stop)
         except FirstchairError as error:
             log("canary_watch", error=str(error))
@@ -353,23 +487,20 @@ def _outlive_nobody(parent_fd: int, stop: threading.Event) -> None:
     stop.set()
 
 
-def _sink_main(config: GatewayConfig) -> Callable[[int], None]:
-    def run(parent_fd: int) -> None:
-        from firstchair.gateway.sink import Sink
+def _sink_main(config: GatewayConfig, parent_fd: int, _line: socket.socket) -> None:
+    from firstchair.gateway.sink import Sink
 
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        os.nice(SINK_NICENESS)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    os.nice(SINK_NICENESS)
 
-        threading.Thread(target=_outlive_nobody, args=(parent_fd, stop), name="parent", daemon=True).start()
-        threading.Thread(target=_watch_canaries, args=(config, stop), name="canary", daemon=True).start()
-        threading.Thread(target=_forget_the_gone, args=(config, stop), name="gone", daemon=True).start()
-        with Sink(sink_settings(config)) as sink:
-            sink.run(stop)
-            if not sink.drain(SINK_STOP_S - _MARGIN_S):
-                log("spool_left", hint="the database did not take everything; the next start reads on")
-
-    return run
+    threading.Thread(target=_outlive_nobody, args=(parent_fd, stop), name="parent", daemon=True).start()
+    threading.Thread(target=_watch_canaries, args=(config, stop), name="canary", daemon=True).start()
+    threading.Thread(target=_forget_the_gone, args=(config, stop), name="gone", daemon=True).start()
+    with Sink(sink_settings(config)) as sink:
+        sink.run(stop)
+        if not sink.drain(SINK_STOP_S - _MARGIN_S):
+            log("spool_left", hint="the database did not take everything; the next start reads on")
 
 
 def sink_settings(config: GatewayConfig) -> SinkConfig:

@@ -23,7 +23,6 @@ from sqlalchemy import Connection, select
 from firstchair.catalog.compare import compare, compile_shape
 from firstchair.catalog.matchers import Match
 from firstchair.chat.messages import Message, Tool, ToolCall
-from firstchair.gateway.breaker import Breaker, BreakerRules
 from firstchair.gateway.call import Call, Client, new_call_id
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import Retries, Route, SlotConfig
@@ -34,7 +33,7 @@ from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange
 from firstchair.gateway.limits import Budgets, Reservation
 from firstchair.gateway.records import Outcome
-from firstchair.gateway.upstream import FORWARDED, Upstream
+from firstchair.gateway.upstream import FORWARDED
 from firstchair.gateway.worker import Worker
 
 _CLIENT_TOOLS = ("bash_", "computer_", "custom", "memory_", "text_editor_")
@@ -194,6 +193,7 @@ class Shadows:
         else:
             self._queue.append(one)
             self._bytes += one.size
+            one.call.setup.calls += 1
             if len(self._tasks) < self._at_once:
                 task = asyncio.get_running_loop().create_task(self._work())
                 self._tasks.add(task)
@@ -203,6 +203,8 @@ class Shadows:
         """Drop what waits, cut what runs."""
         self._closed = True
         self.dropped["stopped"] += len(self._queue)
+        for one in self._queue:
+            self._worker.give_back(one.call.setup)
         self._queue.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -210,9 +212,6 @@ class Shadows:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._budgets is not None:
             await self._budgets.close()
-        if self._lane is not None:
-            for upstream in self._lane.upstreams.values():
-                await upstream.close()
 
     async def _work(self) -> None:
         while self._queue:
@@ -223,11 +222,13 @@ class Shadows:
                 self._worker.fault(error)
             finally:
                 self._bytes -= one.size
+                self._worker.give_back(one.call.setup)
 
     async def _ask(self, one: _Copy) -> None:
         original = one.call
         assert original.slot is not None
-        call = Call(new_call_id(), original.dialect, _headers(original), time.time_ns() // 1000)
+        received_us = time.time_ns() // 1000
+        call = Call(new_call_id(), original.dialect, _headers(original), received_us, original.setup.lane())
         call.raw, call.body, call.model, call.stream = original.raw, original.body, original.model, original.stream
         slot = call.slot = shadow_slot(original.slot, one.route)
         call.slot_version = original.slot_version
@@ -245,20 +246,14 @@ class Shadows:
         if self._budgets is None:
             return None
         most = TokenCounts(input=estimated_tokens(len(call.raw)), output=call.max_tokens(slot.max_tokens_default))
-        nano = self._worker.prices.cost_nano(slot.primary.model, most, slot.primary.provider)
+        nano = call.setup.prices.cost_nano(slot.primary.model, most, slot.primary.provider)
         return await self._budgets.reserve(SHADOWS, nano or 0)
 
     def _own_lane(self) -> Worker:
-        """The worker with connections, breakers and budget of its own: a candidate that is down takes no route from
-        calls, and a dear one no money.
-        """
+        """The worker with a budget of its own: a dear candidate takes no money from calls."""
         if self._lane is None:
-            worker = self._worker
-            rules = BreakerRules(**worker.config.breaker.model_dump())
-            self._lane = copy.copy(worker)
-            self._lane.upstreams = {name: Upstream(name, one) for name, one in worker.config.providers.items()}
-            self._lane.breakers = {name: Breaker(rules) for name in worker.config.providers}
-            self._lane.budgets = self._budgets or worker.budgets
+            self._lane = copy.copy(self._worker)
+            self._lane.budgets = self._budgets or self._worker.budgets
         return self._lane
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -102,14 +102,14 @@ def _exporter(environ: Mapping[str, str]) -> Any:
 class Telemetry:
     """The spans of one worker. Without a provider it only passes trace contexts on."""
 
-    def __init__(self, provider: Any, providers: Mapping[str, Provider], *, content: bool = False):
+    def __init__(self, provider: Any, providers: Callable[[], Mapping[str, Provider]], *, content: bool = False):
         self._provider, self._providers, self._content = provider, providers, content
         self._tracer = provider.get_tracer("firstchair.gateway") if provider is not None else None
         self._open: dict[str, Any] = {}
 
     @classmethod
     def from_environment(
-        cls, providers: Mapping[str, Provider], environ: Mapping[str, str] = os.environ
+        cls, providers: Callable[[], Mapping[str, Provider]], environ: Mapping[str, str] = os.environ
     ) -> Telemetry:
         """By the standard variables. Raises ``ConfigError``."""
         content = environ.get(_CONTENT, "").lower() in ("true", "1", "span_only", "span_and_event")
@@ -155,7 +155,7 @@ class Telemetry:
         span.end(end_time=int(record.received_us * 1000 + record.latency_ms * 1e6))
 
     def _attributes(self, record: CallRecord) -> dict[str, Any]:
-        provider, usage = self._providers.get(record.provider), record.usage
+        provider, usage = self._providers().get(record.provider), record.usage
         found: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": _vendor(record.provider, provider),

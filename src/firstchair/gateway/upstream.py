@@ -118,11 +118,11 @@ class Answered:
 class Upstream:
     """One provider."""
 
-    def __init__(self, name: str, provider: Provider):
+    def __init__(self, name: str, provider: Provider, secret: str | None):
+        """``secret``: the provider's key; ``None`` for one that wants none."""
         self.name = name
         self.provider = provider
         self._paths = {dialect: urlsplit(provider.url(dialect)).path for dialect in provider.dialects}
-        secret = provider.secret(name)
         self._secret = secret or ""
         self._headers = _own_headers(provider, secret)
         self._heads = {dialect: self._head(dialect, {}) for dialect in provider.dialects}

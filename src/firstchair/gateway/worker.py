@@ -1,4 +1,4 @@
-"""What one worker process holds between calls: providers, breakers, limits, prices, the spool, the control state."""
+"""What one worker process holds between calls: the setup that they are served with, limits, spool, control state."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from firstchair.core.errors import FirstchairError
-from firstchair.gateway.breaker import Breaker, BreakerRules
 from firstchair.gateway.config import GatewayConfig
-from firstchair.gateway.context import PromptCounter
-from firstchair.gateway.control.prices import PriceTable
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import EMPTY, Snapshot
 from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.dialects.base import Dialect, DialectName
 from firstchair.gateway.dialects.known import known_dialects
 from firstchair.gateway.limits import Budgets, RateLimits
-from firstchair.gateway.recorder import Recorder
 from firstchair.gateway.records import CallRecord
-from firstchair.gateway.redaction import Redactor, load_hook
+from firstchair.gateway.setup import Setup
 from firstchair.gateway.spool import SpoolWriter
-from firstchair.gateway.upstream import Upstream
 
 _logger = logging.getLogger("firstchair.gateway")
 
@@ -43,7 +38,7 @@ class Worker:
     """One worker. ``open`` on its event loop, ``close`` at the end."""
 
     def __init__(self, config: GatewayConfig, name: str, store: ControlStore):
-        self.config, self.name, self.store = config, name, store
+        self.name, self.store = name, store
         self.snapshot: Snapshot = EMPTY
         self.counters: Counter[str] = Counter()
         """What happened besides calls, for the metrics."""
@@ -55,41 +50,33 @@ class Worker:
         self.running = 0
         """Calls under way."""
         self.dialects: Mapping[DialectName, Dialect] = known_dialects()
-        self.prices = PriceTable.load(config.prices)
         self.rates = RateLimits(config.workers)
         self.budgets = Budgets(
             _Book(store, name), config.auth.on_unreadable_budget, lambda: self.count("budget_unreadable")
         )
-        rules = BreakerRules(**config.breaker.model_dump())
-        self.breakers = {provider: Breaker(rules) for provider in config.providers}
-        self.counting = {
-            provider: PromptCounter(settings.tokenizer)
-            for provider, settings in config.providers.items()
-            if settings.tokenizer is not None
-        }
-        self.upstreams: dict[str, Upstream] = {}
-        self.recorder = self._recorder()
+        recording = config.recording
+        self._spool = SpoolWriter(
+            config.spool,
+            name,
+            fsync=recording.fsync,
+            fsync_interval_s=recording.fsync_interval_s,
+            max_bytes=int(recording.max_spool_gb * 1e9),
+        )
+        self.setup = Setup(config, self._spool)
+        """In force; calls that began with another one finish with that."""
+        self._next: Setup | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
 
-    def _recorder(self) -> Recorder:
-        recording = self.config.recording
-        hook = load_hook(recording.redact_hook) if recording.redact_hook else None
-        return Recorder(
-            SpoolWriter(
-                self.config.spool,
-                self.name,
-                fsync=recording.fsync,
-                fsync_interval_s=recording.fsync_interval_s,
-                max_bytes=int(recording.max_spool_gb * 1e9),
-            ),
-            Redactor(patterns=recording.patterns, hook=hook) if recording.redact else None,
-            keep_content=recording.on,
-        )
+    @property
+    def config(self) -> GatewayConfig:
+        """As it is in force."""
+        return self.setup.config
 
     async def open(self) -> None:
         """Connect, and read the control state once: the first request finds it."""
-        self.upstreams = {name: Upstream(name, provider) for name, provider in self.config.providers.items()}
+        self.setup.connect()
         self.snapshot = self.store.snapshot()
         try:
             self.store.heartbeat(self.name, self.snapshot.revision)
@@ -105,13 +92,51 @@ class Worker:
         self._stop.set()
         if self._poller is not None:
             await asyncio.to_thread(self._poller.join)
-        for upstream in self.upstreams.values():
-            await upstream.close()
-        self.recorder.close()
+        await self.drop()
+        await asyncio.gather(self.setup.close(), *self._closing)
+        self._spool.close()
         try:
             await asyncio.to_thread(self.store.end_worker, self.name)
         except FirstchairError:
             self.count("control_unreadable")
+
+    # A reload, as the parent asks for it
+
+    async def prepare(self, config: GatewayConfig) -> None:
+        """Make all that calls need by ``config``; nothing changes yet. Raises ``ConfigError``."""
+        await self.drop()
+        made = await asyncio.to_thread(Setup, config, self._spool, self.setup)
+        made.connect()
+        self._next = made
+
+    def use(self) -> None:
+        """Serve every call from here on by what was prepared."""
+        if self._next is None:
+            return
+        old, self.setup, self._next = self.setup, self._next, None
+        self._close_unused(old)
+
+    async def drop(self) -> None:
+        """Forget what was prepared."""
+        made, self._next = self._next, None
+        if made is not None:
+            await made.close()
+
+    def take_setup(self) -> Setup:
+        """The setup in force, for one call; ``give_back`` at its end."""
+        self.setup.calls += 1
+        return self.setup
+
+    def give_back(self, setup: Setup) -> None:
+        """A call has ended that was served with ``setup``."""
+        setup.calls -= 1
+        self._close_unused(setup)
+
+    def _close_unused(self, setup: Setup) -> None:
+        if setup is not self.setup and not setup.calls:
+            task = asyncio.get_running_loop().create_task(setup.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     def count(self, what: str) -> None:
         self.counters[what] += 1

@@ -49,7 +49,6 @@ def admin(folder: Path, *, require_keys: bool = True, calls: int = 40) -> Iterat
             store,
             traces=traces,
             spool=folder / "spool",
-            providers=("anthropic", "local"),
             shadow_budget=Budget(5 * 10**8, "day"),
             require_keys=require_keys,
             wait_s=0.0,

@@ -1,12 +1,14 @@
 """The admin API: who may do what, what a change does, and that every wrong request is a 4xx in one shape."""
 
 import json
+import threading
 
 import jsonschema
 import pytest
 
 from firstchair.gateway.console.api import OPERATIONS
 from firstchair.gateway.control.snapshot import Budget
+from firstchair.gateway.reload import Control, Reloaded
 
 EVERY = [(op.method, op.path.format(slot="desk", key="shop", session="shop/0"), op) for op in OPERATIONS]
 BODIES = {
@@ -14,6 +16,7 @@ BODIES = {
     "promote": {"route": "local/orchestrator-4b", "override": "it is better"},
     "rollback": {},
     "create_key": {"name": "made"},
+    "reload": {"why": "a new key"},
 }
 
 
@@ -40,7 +43,10 @@ def test_a_key_for_traces_reads_sessions_and_ledger_and_changes_nothing(console)
         assert status == (200 if op.scope == "traces" else 403), path
 
 
-def test_every_answer_is_what_the_document_says(console):
+def test_every_answer_is_what_the_document_says(console, tmp_path):
+    control = Control(tmp_path / "spool")
+    gateway = threading.Thread(target=lambda: control.asked().answer(Reloaded(changed=("prices",))))
+    gateway.start()
     document = console.client.get("/api/openapi.json").json()
     for method, path, op in sorted(EVERY, key=lambda every: every[0] == "DELETE"):
         body = {"json": BODIES[op.name]} if op.body else {}
@@ -49,6 +55,12 @@ def test_every_answer_is_what_the_document_says(console):
         described = document["paths"][op.path][method.lower()]["responses"][str(op.status)]
         schema = {**described["content"]["application/json"]["schema"], "components": document["components"]}
         jsonschema.Draft202012Validator(schema).validate(answer.json())
+    gateway.join()
+    control.close()
+
+
+def test_a_reload_without_a_gateway_is_a_conflict(console):
+    assert "no gateway runs on the spool" in told(console.ask("POST", "/api/reload", json={}), 409)
 
 
 def test_a_cookie_opens_no_api(console):

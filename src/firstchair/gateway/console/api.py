@@ -11,6 +11,7 @@ from firstchair.gateway.console.refusal import Refusal
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.ledger import GROUPS
 from firstchair.gateway.control.slots import read_route
+from firstchair.gateway.reload import Reloaded
 
 _NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
 _TEXT = {"type": "string", "maxLength": 2000, "pattern": "^[^\\u0000]*$", "default": ""}
@@ -146,6 +147,11 @@ def status(desk: Desk, asked: Asked) -> Any:
     return desk.status()
 
 
+def reload(desk: Desk, asked: Asked) -> Reloaded:
+    body: views.Reload = asked.body
+    return desk.reload(asked.caller.who, body.why)
+
+
 def list_sessions(desk: Desk, asked: Asked) -> views.SessionList:
     store, query = desk.traces(), asked.query
     if store is None:
@@ -163,6 +169,16 @@ def show_session(desk: Desk, asked: Asked) -> views.SessionView:
 OPERATIONS = (
     Operation(
         "GET", "/api/status", "status", "Version, revision, workers and sink", "admin", status, views.StatusView
+    ),
+    Operation(
+        "POST",
+        "/api/reload",
+        "reload",
+        "Read gateway.yaml again: providers, their keys, prices, limits, redaction; a wrong file changes nothing",
+        "admin",
+        reload,
+        Reloaded,
+        body=views.Reload,
     ),
     Operation("GET", "/api/workers", "workers", "Live workers", "admin", workers, views.WorkerList),
     Operation("GET", "/api/slots", "list_slots", "Slots in force", "admin", list_slots, views.SlotList),

@@ -7,7 +7,7 @@ Stores are read in threads, so a slow database holds up nobody else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ def admin_app(
     *,
     traces: str,
     spool: Path,
-    providers: Collection[str] = (),
     shadow_budget: Budget | None = None,
     require_keys: bool = True,
     wait_s: float = 5.0,
@@ -65,13 +64,12 @@ def admin_app(
     """The application.
 
     ``traces`` is the trace store's URL (it need not exist yet), ``spool`` the folder that the sink writes its status
-    to, ``providers`` the names of the config file, ``shadow_budget`` its ``shadow.budget``.
-    ``require_keys=False`` is for a port that only this machine reaches. ``wait_s``: how long an answer waits for the
-    workers to serve by a change.
+    to, ``shadow_budget`` the file's ``shadow.budget``. ``require_keys=False`` is for a port that only this machine
+    reaches. ``wait_s``: how long an answer waits for the workers to serve by a change.
     """
     from firstchair.gateway.console.pages import Pages
 
-    desk = Desk(control, traces=traces, spool=spool, providers=providers, shadow_budget=shadow_budget, wait_s=wait_s)
+    desk = Desk(control, traces=traces, spool=spool, shadow_budget=shadow_budget, wait_s=wait_s)
     access = Access(control, require_keys=require_keys)
     pages = Pages(desk, access)
 

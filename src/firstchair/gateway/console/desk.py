@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from firstchair.gateway.control.slots import NAME, Route, SlotConfig
 from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.control.store import Change, ControlStore
 from firstchair.gateway.metrics import metrics_sums, sums_by_label
+from firstchair.gateway.reload import Reloaded, ask_reload
 from firstchair.gateway.sink import read_status
 from firstchair.traces.session import Session
 from firstchair.traces.store import TraceStore
@@ -33,11 +34,10 @@ class Desk:
         *,
         traces: str,
         spool: Path,
-        providers: Collection[str] = (),
         shadow_budget: Budget | None = None,
         wait_s: float = 5.0,
     ):
-        self.control, self.providers = control, tuple(sorted(providers))
+        self.control = control
         self._traces_url, self._spool, self._wait_s = traces, spool, wait_s
         self._shadow_budget = shadow_budget
         self._traces: TraceStore | None = None
@@ -46,6 +46,15 @@ class Desk:
     def close(self) -> None:
         if self._traces is not None:
             self._traces.close()
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Names that a slot may name."""
+        return self.control.providers
+
+    def reload(self, who: str, why: str) -> Reloaded:
+        """Have the gateway read its file again. Raises ``ConfigError`` when nothing was changed."""
+        return ask_reload(self._spool, who=who, why=why)
 
     # Slots
 

@@ -54,6 +54,12 @@ class Rollback(Strict):
     why: str = Field(default="", max_length=MAX_WHY)
 
 
+class Reload(Strict):
+    """The file is read again."""
+
+    why: str = Field(default="", max_length=MAX_WHY)
+
+
 class CreateKey(Strict):
     """A new key."""
 

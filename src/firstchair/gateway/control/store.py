@@ -122,6 +122,15 @@ class ControlStore(OpenDatabase):
             )
         return cls(engine, providers=providers, now_us=now_us)
 
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Names that a slot may name; none when they are not known here."""
+        return tuple(sorted(self._providers or ()))
+
+    def use_providers(self, providers: Collection[str]) -> None:
+        """The names of the config file, which was read again."""
+        self._providers = frozenset(providers)
+
     def _brief(self) -> AbstractContextManager[Connection]:
         """A transaction that begins with its write of one row: on PostgreSQL it waits for that row alone."""
         return reading(self._engine)
