@@ -72,11 +72,18 @@ class GatewayApp:
         self._worker = worker
         self.shadows = Shadows(worker)
         self.reports = Reports(worker, self.shadows)
+        self._bodies = 0
+        """Bytes of the bodies of all calls under way."""
 
     @property
     def _max_body(self) -> int:
         """Bytes."""
         return int(self._worker.config.limits.max_body_mb * 1_000_000)
+
+    @property
+    def _max_bodies(self) -> int:
+        """Bytes."""
+        return int(self._worker.config.limits.max_bodies_mb * 1_000_000)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -140,6 +147,7 @@ class GatewayApp:
             worker.count("left_early")
         finally:
             worker.running -= 1
+            self._bodies -= len(call.raw)
             worker.give_back(setup)
             self.reports.telemetry.forget(call.id)
             if watch is not None:
@@ -180,6 +188,7 @@ class GatewayApp:
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._max_body:
             raise refuse(FailureKind.TOO_LARGE, f"the body is longer than {self._max_body} bytes; send less")
+        self._check_room(int(length))
         try:
             async with asyncio.timeout(self._worker.config.limits.body_timeout_s):
                 return await self._read_body(receive)
@@ -187,19 +196,32 @@ class GatewayApp:
             raise refuse(FailureKind.BAD_REQUEST, "the body did not arrive in time") from None
 
     async def _read_body(self, receive: Receive) -> bytes:
+        """The body, which counts among ``_bodies`` until the caller has done with it."""
         parts: list[bytes] = []
         size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Left
-            part = message.get("body", b"")
-            size += len(part)
-            if size > self._max_body:
-                raise refuse(FailureKind.TOO_LARGE, f"the body is longer than {self._max_body} bytes; send less")
-            parts.append(part)
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Left
+                part = message.get("body", b"")
+                if size + len(part) > self._max_body:
+                    raise refuse(FailureKind.TOO_LARGE, f"the body is longer than {self._max_body} bytes; send less")
+                self._check_room(len(part))
+                size += len(part)
+                self._bodies += len(part)
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+        except BaseException:
+            self._bodies -= size
+            raise
+
+    def _check_room(self, more: int) -> None:
+        """One client's large bodies must not take the memory of all: the kernel would end the worker."""
+        if self._bodies + more > self._max_bodies:
+            message = f"the requests under way are {self._max_bodies} bytes together already; wait a moment"
+            raise Refused(Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_s=1.0))
 
     def _parsed(self, raw: bytes) -> dict[str, Any]:
         try:
@@ -317,10 +339,11 @@ class GatewayApp:
         One request of the key's rate, but no tokens and no money: nobody bills it.
         """
         setup = self._worker.take_setup()
+        call = Call(new_call_id(), dialect, headers, time.time_ns() // 1000, setup)
         try:
-            call = Call(new_call_id(), dialect, headers, time.time_ns() // 1000, setup)
             await self._counted(call, receive, client)
         finally:
+            self._bodies -= len(call.raw)
             self._worker.give_back(setup)
 
     async def _counted(self, call: Call, receive: Receive, client: Client) -> None:

@@ -184,6 +184,9 @@ class Limits(Strict):
     """What one request may be."""
 
     max_body_mb: float = Field(default=64.0, gt=0, le=1024)
+    max_bodies_mb: float = Field(default=1024.0, gt=0, le=100_000)
+    """Bodies of all calls that a worker has under way; further calls are refused (503, 529). Text takes twice
+    its size in memory, very many short messages some fourteen times."""
     max_headers: int = Field(default=200, ge=16, le=10_000)
     max_header_bytes: int = Field(default=65_536, ge=1024, le=1_048_576)
     """All header names and values together."""
@@ -193,6 +196,15 @@ class Limits(Strict):
     """A longer answer of a provider is a broken one."""
     body_timeout_s: float = Field(default=60.0, gt=0)
     """How long a client may take to send its request."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Limits:
+        if self.max_bodies_mb < self.max_body_mb:
+            raise ValueError(
+                f"max_bodies_mb ({self.max_bodies_mb:g}) is below max_body_mb ({self.max_body_mb:g}); "
+                "raise the first or lower the second"
+            )
+        return self
 
 
 class BreakerConfig(Strict):
