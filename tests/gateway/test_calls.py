@@ -398,3 +398,24 @@ def test_a_provider_with_a_rule_for_call_ids_gets_ids_that_fit_alike_in_every_tu
 def _ids(row):
     """The id of a row's one tool call, made or answered, in Chat Completions."""
     return row["tool_call_id"] if row["role"] == "tool" else row["tool_calls"][0]["id"]
+
+
+def test_a_call_keeps_the_chat_template_of_the_provider_that_served_it(tmp_path, upstream, backup):
+    template = "a" * 64
+    up = provider(upstream.base_url, template_hash=template)
+    slot = {
+        "slot": "main",
+        "primary": {"provider": "up", "model": "m"},
+        "fallbacks": [{"provider": "next", "model": "m"}],
+        "retries": {"attempts": 1},
+    }
+    upstream.script = Script((Reply(text="Hello."), Reply(fault=Fault("status", status=500))))
+    with running_gateway(tmp_path, {"up": up, "next": provider(backup.base_url)}, [slot]) as gateway:
+        for _ in range(2):
+            answer = httpx.post(
+                gateway.url + "/v1/messages", json=messages_args(), headers={"x-api-key": gateway.key}, timeout=60
+            )
+            assert answer.status_code == 200
+        first, second = gateway.records(2)
+    assert (first.provider, first.template_hash) == ("up", template)
+    assert (second.provider, second.template_hash) == ("next", "")

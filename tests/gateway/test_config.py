@@ -34,6 +34,8 @@ def problem(data: dict) -> str:
         ({"providers": {"claude": {**PROVIDER, "api_key_env": "A", "api_key_file": "b"}}}, "keep one"),
         ({"providers": {"claude": {**PROVIDER, "want_tokens": True}}}, "returns no token ids"),
         ({"providers": {"claude": {**PROVIDER, "tokenizer": "x"}}}, "without context_window"),
+        ({"providers": {"claude": {**PROVIDER, "template_hash": "a" * 64}}}, "nobody knows how anthropic renders"),
+        ({"providers": {"claude": {**PROVIDER, "template_hash": "abc"}}}, "template_hash: String should match"),
         ({"listen": {"port": 80, "admin_port": 80}}, "need one each"),
         ({"listen": {"host": "0.0.0.0"}, "auth": {"require_keys": False}}, "turn keys on or listen on 127.0.0.1"),
         ({"listen": {"admin_host": "::"}, "auth": {"require_keys": False}}, "listen.admin_host is ::"),

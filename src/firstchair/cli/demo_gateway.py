@@ -26,7 +26,7 @@ from sqlalchemy import func, select
 
 from firstchair.core.atomic import make_dirs, write_text
 from firstchair.core.errors import RunFailed
-from firstchair.gateway.config import load_config
+from firstchair.gateway.config import Provider, load_config
 from firstchair.gateway.control.slots import Route
 from firstchair.gateway.control.store import Change, ControlStore
 from firstchair.gateway.control.tables import ledger
@@ -143,8 +143,8 @@ class RunningGateway:
                     raise RunFailed(f"no worker took up {made.version.action} of {SLOT}; see {self.files.log}")
                 time.sleep(0.02)
 
-    def _providers(self) -> list[str]:
-        return list(load_config(self.files.config).providers)
+    def _providers(self) -> Mapping[str, Provider]:
+        return load_config(self.files.config).providers
 
 
 @contextmanager

@@ -88,6 +88,9 @@ class Provider(Strict):
     digits. Ids that do not fit go out as others, alike in every turn; the client keeps its own."""
     want_tokens: bool = False
     """Ask an OpenAI-compatible server for token ids and logprobs (``return_token_ids``), for training."""
+    template_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """How an OpenAI-compatible server of a trained model must render prompts: ``template_hash`` of the model's
+    ``firstchair.json``. Kept with every call that it serves; ``promote`` takes only gates of the same hash."""
     max_connections: int = Field(default=512, ge=1)
     """Open connections of one worker to this provider; further calls wait their turn."""
 
@@ -111,6 +114,8 @@ class Provider(Strict):
             raise ValueError("tokenizer is given without context_window; add the window or leave the tokenizer out")
         if self.want_tokens and self.type != "openai-compatible":
             raise ValueError(f"want_tokens: {self.type} returns no token ids; only openai-compatible servers do")
+        if self.template_hash is not None and self.type != "openai-compatible":
+            raise ValueError(f"template_hash: nobody knows how {self.type} renders prompts; leave it out")
         return self
 
     @property

@@ -140,6 +140,7 @@ class Ending:
             price_version=call.setup.prices.version,
             dropped=self.dropped,
             malformed_calls=malformed,
+            template_hash=self._template_hash(),
             request=call.raw,
             answer=message,
             tokens=answer.tokens if answer else None,
@@ -164,6 +165,10 @@ class Ending:
         prices, route = self._call.setup.prices, choice.route
         instead = prices.counterfactual_nano(slot.counterfactual, usage) if slot else None
         return prices.cost_nano(route.model, usage, route.provider), instead
+
+    def _template_hash(self) -> str:
+        provider = self._call.setup.config.providers.get(self.choice.route.provider) if self.choice else None
+        return (provider.template_hash if provider else None) or ""
 
     def _user(self) -> str:
         body = self._call.body

@@ -89,6 +89,8 @@ class CallRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     price_version: str = ""
     dropped: tuple[str, ...] = ()
     malformed_calls: int = 0
+    template_hash: str = ""
+    """How the provider's server renders prompts, as the configuration says; empty: it does not."""
     agreement: str = ""
     """Shadow only: ``same`` | ``same_tool`` | ``different`` | ``unscored`` against the primary's action."""
     request: bytes = b""

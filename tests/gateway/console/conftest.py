@@ -10,9 +10,14 @@ import pytest
 from starlette.testclient import TestClient
 from tests.gateway.console.traffic import fill
 
+from firstchair.gateway.config import Provider
 from firstchair.gateway.console.app import admin_app
 from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.control.store import ControlStore
+
+PROVIDERS = {
+    name: Provider(type="openai-compatible", base_url="http://127.0.0.1:9/v1") for name in ("anthropic", "local")
+}
 
 
 class Admin:
@@ -43,7 +48,7 @@ class Admin:
 @contextlib.contextmanager
 def admin(folder: Path, *, require_keys: bool = True, calls: int = 40) -> Iterator[Admin]:
     traces = str(folder / "traces.db")
-    with ControlStore.open(folder / "gateway.db", providers=("anthropic", "local")) as store:
+    with ControlStore.open(folder / "gateway.db", providers=PROVIDERS) as store:
         fill(store, traces, calls=calls)
         app = admin_app(
             store,

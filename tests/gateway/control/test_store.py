@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from firstchair.core.errors import ConfigError
+from firstchair.gateway.config import Provider
 from firstchair.gateway.control.gates import read_gates
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.slots import Canary, Route, SlotConfig
@@ -16,6 +17,10 @@ from firstchair.traces.store import TraceStore
 CLAUDE = Route(provider="anthropic", model="claude-sonnet-4-6")
 SMALL = Route(provider="local", model="small")
 GPT = Route(provider="openai", model="gpt-5")
+
+
+def provider(kind: str, **fields: object) -> Provider:
+    return Provider(**{"type": kind, "base_url": "http://127.0.0.1:9", **fields})
 
 
 def desk(**fields: object) -> SlotConfig:
@@ -140,7 +145,7 @@ def test_slots_of_a_config_file_never_undo_what_was_set_since(store):
 
 def test_a_provider_that_is_not_configured_is_refused(store, store_url):
     store.put_slot(desk(primary=GPT), who="ann")
-    with ControlStore.open(store_url, providers=["anthropic"]) as strict:
+    with ControlStore.open(store_url, providers={"anthropic": provider("anthropic")}) as strict:
         strict.put_slot(desk(), who="ann")
         for wrong in (desk(fallbacks=(GPT,)), desk(canary=Canary(route=SMALL, percent=1))):
             with pytest.raises(ConfigError, match=r"provider: found '\w+'; expected one of anthropic"):
@@ -206,6 +211,23 @@ def test_gates_that_did_not_pass_for_this_route_promote_nothing(store, record, w
     with pytest.raises(ConfigError, match=words):
         store.promote("desk", SMALL, who="ann", gates_record=record)
     assert store.revision() == 1
+
+
+def test_gates_count_only_with_the_chat_template_that_is_served(store, store_url):
+    served, other = "a" * 64, "b" * 64
+    store.put_slot(desk(), who="ann")
+    providers = {"anthropic": provider("anthropic"), "local": provider("openai-compatible", template_hash=served)}
+    with ControlStore.open(store_url, providers=providers) as strict:
+        for found in ({}, {"template_hash": other}):
+            record = {"passed": True, "route": "local/small", **found}
+            words = f"gates.template_hash: found {found.get('template_hash')!r}; expected '{served}'"
+            with pytest.raises(ConfigError, match=words):
+                strict.promote("desk", SMALL, who="ann", gates_record=record)
+        strict.promote("desk", SMALL, who="ann", override="the other template is known to be better")
+        assert strict.audit_log(1)[0].details["override"] == "the other template is known to be better"
+        strict.rollback("desk", who="ann")
+        record = {"passed": True, "route": "local/small", "template_hash": served}
+        assert strict.promote("desk", SMALL, who="ann", gates_record=record).version.config.primary == SMALL
 
 
 def test_neither_or_both_of_gates_and_override_is_refused(store):

@@ -2,7 +2,9 @@
 
     {"passed": true, "route": "local/orchestrator-4b", "slot": "desk", …}
 
-``slot`` may be left out; whatever else is there is kept with it in the audit log.
+``slot`` may be left out. Where the provider's configuration names a ``template_hash``, the record must name the same:
+a model whose prompts are rendered otherwise is not the one that passed. Whatever else is there is kept with it in the
+audit log.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ def read_gates(path: Path) -> dict[str, Any]:
     return record
 
 
-def check_gates(record: Mapping[str, Any], slot: str, route: Route) -> None:
-    """Raises ``ConfigError`` unless the gates passed for this route (and slot, where the record names one)."""
+def check_gates(record: Mapping[str, Any], slot: str, route: Route, template_hash: str | None = None) -> None:
+    """Raises ``ConfigError`` unless the gates passed for this route (and slot, where the record names one).
+
+    ``template_hash``: how the route's provider is configured to render prompts; ``None``: it does not say.
+    """
     passed = record.get("passed")
     if passed is not True:
         raise ConfigError(
@@ -49,3 +54,9 @@ def check_gates(record: Mapping[str, Any], slot: str, route: Route) -> None:
         )
     if record.get("slot", slot) != slot:
         raise ConfigError(f"gates.slot: found {record['slot']!r}; expected {slot!r}; the gates ran for another slot")
+    if template_hash is not None and record.get("template_hash") != template_hash:
+        raise ConfigError(
+            f"gates.template_hash: found {record.get('template_hash')!r}; expected {template_hash!r}, which "
+            f"providers.{route.provider}.template_hash names; run the gates with the chat template that is served, "
+            "or correct the configuration"
+        )

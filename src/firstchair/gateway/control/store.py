@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, delete, insert, inspect, select, update
@@ -26,6 +26,9 @@ from firstchair.gateway.control.keys import KeyLimits, NewKey, StoredKey
 from firstchair.gateway.control.slots import Route, SlotConfig, check_no_overlap, promoted
 from firstchair.gateway.control.snapshot import Budget, Key, Snapshot
 from firstchair.traces.database import OpenDatabase, open_engine, reading, store_url, use_wal, writing
+
+if TYPE_CHECKING:
+    from firstchair.gateway.config import Provider
 
 LIVE_S = 2.0
 """A worker without a heartbeat for longer does not count. Clocks of several hosts must agree to within a second."""
@@ -72,11 +75,11 @@ class ControlStore(OpenDatabase):
     """An open control database. Safe to share between threads."""
 
     def __init__(
-        self, engine: Engine, *, providers: Collection[str] | None = None, now_us: Callable[[], int] = _now_us
+        self, engine: Engine, *, providers: Mapping[str, Provider] | None = None, now_us: Callable[[], int] = _now_us
     ):
         super().__init__(engine)
         self._now_us = now_us
-        self._providers = None if providers is None else frozenset(providers)
+        self._providers = providers
 
     @classmethod
     def open(
@@ -84,12 +87,12 @@ class ControlStore(OpenDatabase):
         url: str | Path,
         *,
         must_exist: bool = False,
-        providers: Collection[str] | None = None,
+        providers: Mapping[str, Provider] | None = None,
         now_us: Callable[[], int] = _now_us,
     ) -> ControlStore:
         """Open (and, unless ``must_exist``, create) the database at ``url``, as ``TraceStore.open`` takes it.
 
-        ``providers`` are the names of the config file; a slot that names another is then refused. Raises
+        ``providers`` are those of the config file; a slot that names another is then refused. Raises
         ``ConfigError`` for a wrong URL or another layout, ``UpstreamError`` when a server cannot be reached.
         """
         engine = open_engine(store_url(url), must_exist=must_exist)
@@ -127,9 +130,9 @@ class ControlStore(OpenDatabase):
         """Names that a slot may name; none when they are not known here."""
         return tuple(sorted(self._providers or ()))
 
-    def use_providers(self, providers: Collection[str]) -> None:
-        """The names of the config file, which was read again."""
-        self._providers = frozenset(providers)
+    def use_providers(self, providers: Mapping[str, Provider]) -> None:
+        """Those of the config file, which was read again."""
+        self._providers = providers
 
     def _brief(self) -> AbstractContextManager[Connection]:
         """A transaction that begins with its write of one row: on PostgreSQL it waits for that row alone."""
@@ -201,7 +204,8 @@ class ControlStore(OpenDatabase):
         if (gates_record is None) == (not override.strip()):
             raise ConfigError("promote: expected the record of the gates, or an override with its reason; give one")
         if gates_record is not None:
-            gates.check_gates(gates_record, slot, route)
+            provider = (self._providers or {}).get(route.provider)
+            gates.check_gates(gates_record, slot, route, provider.template_hash if provider else None)
         with self.transaction() as connection:
             _, config = history.required(connection, slot)
             new = promoted(config, route)
