@@ -25,6 +25,7 @@ from firstchair.gateway.control.snapshot import Key, Snapshot
 from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, FailureKind, TokenCounts
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange, shown
+from firstchair.gateway.http_server import ON_LEAVING, has_left
 from firstchair.gateway.limits import Reservation
 from firstchair.gateway.outbound import encoded
 from firstchair.gateway.records import Outcome
@@ -127,7 +128,6 @@ class GatewayApp:
         worker.running += 1
         self.reports.begin(call)
         exchange: Exchange | None = None
-        watch: asyncio.Task[None] | None = None
         try:
             try:
                 self._check_headers(scope)
@@ -140,7 +140,9 @@ class GatewayApp:
                 return
             exchange = Exchange(worker, call, slot, client)
             exchange.ending.admitted_tokens = tokens
-            watch = asyncio.create_task(_watch(receive, exchange))
+            if has_left(scope):
+                exchange.client_left()
+            scope[ON_LEAVING] = exchange.client_left
             await exchange.run(reservation)
             self.shadows.offer(call, exchange.ending)
         except Left:
@@ -150,8 +152,6 @@ class GatewayApp:
             self._bodies -= len(call.raw)
             worker.give_back(setup)
             self.reports.telemetry.forget(call.id)
-            if watch is not None:
-                watch.cancel()
 
     async def _refused(self, call: Call, client: Client, failure: Failure) -> None:
         status, body = call.dialect.write_failure(failure, request_id=call.id)
@@ -374,15 +374,6 @@ class GatewayApp:
         except BadRequest as error:
             raise refuse(FailureKind.BAD_REQUEST, str(error), param=error.param) from None
         await client.answer(200, encoded({"input_tokens": await counter.count(request)}))
-
-
-async def _watch(receive: Receive, exchange: Exchange) -> None:
-    """See the client leave."""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            exchange.client_left()
-            return
 
 
 def _headers(scope: dict[str, Any]) -> dict[bytes, bytes]:

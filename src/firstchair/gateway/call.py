@@ -99,7 +99,7 @@ class Client:
 
     def __init__(self, send: Send, call_id: str):
         self._send, self._call_id = send, call_id
-        self.started = False
+        self.started = self._ended = False
         self.gone = False
         self.stalled = False
         """A write was given up: the client read too slowly, or no more."""
@@ -117,7 +117,10 @@ class Client:
             await self._put({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
-        """The last part of the body."""
+        """The last part of the body; the second time nothing happens."""
+        if self._ended:
+            return
+        self._ended = True
         await self._put({"type": "http.response.body", "body": data, "more_body": False})
 
     async def answer(self, status: int, body: bytes, headers: list[Header] | None = None) -> None:

@@ -393,7 +393,10 @@ class Exchange:
                 self.ending.first_content()
                 headers = [(b"cache-control", b"no-cache"), *self._extra_headers()]
                 await self._client.begin(200, b"text/event-stream; charset=utf-8", headers)
-            await self._client.write(data)
+            if relay.ended and relay.failure is None:
+                await self._client.end(data)
+            else:
+                await self._client.write(data)
         return None
 
     def _drained(self, relay: StreamRelay) -> bool:

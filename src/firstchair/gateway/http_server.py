@@ -40,6 +40,34 @@ more than this."""
 _UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings"})
 
 
+class _Joined:
+    """A transport to which the head of an answer goes together with the first of its body: one system call less."""
+
+    def __init__(self, transport: asyncio.Transport):
+        self._transport = transport
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            if data.startswith(b"HTTP/1.1 100 "):
+                self._transport.write(data)
+            else:
+                self._head = data
+        elif self._head:
+            self._head, data = b"", self._head + data
+            self._transport.write(data)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -114,6 +142,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._offered = self.parser.get_method()
             return
         super().on_headers_complete()
+        cycle: Any = self.cycle
+        cycle.transport = _Joined(self.transport)
         if self.stopping:
             self.cycle.keep_alive = False
 
