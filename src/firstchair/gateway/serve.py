@@ -131,8 +131,6 @@ def serve(load: Callable[[], GatewayConfig]) -> int:
 
 def _prepare(config: GatewayConfig) -> None:
     """What can be wrong is found here, with the terminal still looking; what workers need is imported once, here."""
-    import aiohttp  # noqa: F401
-
     import firstchair.gateway.app
     import firstchair.gateway.http_server  # noqa: F401  # the sink imports its own, while the workers answer already
     from firstchair.gateway.control.store import ControlStore
