@@ -90,7 +90,7 @@ class Provider(Strict):
     """Ask an OpenAI-compatible server for token ids and logprobs (``return_token_ids``), for training."""
     template_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """How an OpenAI-compatible server of a trained model must render prompts: ``template_hash`` of the model's
-    ``firstchair.json``. Kept with every call that it serves; ``promote`` takes only gates of the same hash."""
+    ``model/firstchair.json``. Kept with every call that it serves; ``promote`` takes only gates of the same hash."""
     max_connections: int = Field(default=512, ge=1)
     """Open connections of one worker to this provider; further calls wait their turn."""
 
