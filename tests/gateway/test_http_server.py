@@ -1,6 +1,8 @@
 """Connections as clients make them: offers of another protocol, heads without end, bodies nobody waits for."""
 
+import asyncio
 import json
+import os
 import socket
 
 import pytest
@@ -117,3 +119,49 @@ def test_a_slow_but_honest_client_is_waited_for(running, monkeypatch):
             raw.sendall(HELLO[10:])
             answer = raw.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_that_is_idle_when_a_stop_begins_has_the_same_moment_as_the_port(monkeypatch):
+    monkeypatch.setattr(http_server, "LINGER_S", 1.0)  # room for a busy machine
+    monkeypatch.setattr(http_server.BoundedProtocol, "stopping", False)
+    closing, shutdown = [], http_server.WorkerServer.shutdown
+
+    async def recorded(server, sockets=None):
+        closing.append([connection.transport.is_closing() for connection in server.server_state.connections])
+        await shutdown(server, sockets)
+
+    async def app(scope, receive, send):
+        if scope["type"] == "lifespan":
+            for word in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{word}.complete"})
+            return
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def stopped(listener):
+        life, parent = os.pipe()
+        stopping = asyncio.Event()
+        serving = asyncio.create_task(
+            http_server.run_server(app, listener, drain_s=5, parent_fd=life, on_stop=stopping.set)
+        )
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+        writer.write(request)
+        first = await reader.readuntil(b"\r\n\r\n")
+        idle, _ = await asyncio.open_connection(*listener.getsockname())
+        os.close(parent)
+        await stopping.wait()
+        writer.write(request)  # at once: within the moment
+        second = await reader.read()
+        assert await idle.read() == b""
+        await serving
+        os.close(life)
+        return first, second
+
+    monkeypatch.setattr(http_server.WorkerServer, "shutdown", recorded)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        first, second = asyncio.run(stopped(listener))
+    assert b"connection: close" not in first
+    assert b"connection: close" in second
+    assert all(closing[0])

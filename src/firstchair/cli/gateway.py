@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -62,7 +63,9 @@ def serve(
     from firstchair.gateway.serve import serve as run
 
     overrides = (*(set_ or ()), *((f"workers={workers}",) if workers else ()))
-    raise typer.Exit(run(lambda: load_config(config or Path("gateway.yaml"), overrides)))
+    code = run(lambda: load_config(config or Path("gateway.yaml"), overrides))
+    # All is written and closed; to take the interpreter apart would last as long as the stop did.
+    os._exit(code)
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """uvicorn as a worker runs it: bounded request heads, and a stop that loses nobody's request.
 
-A stop goes so: the worker goes on accepting for a moment, telling every client to close its connection; then it
-closes the port, gives idle connections the same moment, and waits for the calls under way.
+A stop goes so: for a moment the worker goes on accepting, and telling every client that asks to close its connection;
+then it closes the port and the connections that were idle, gives new ones a moment of their own, and waits for the
+calls under way.
 """
 
 from __future__ import annotations
@@ -182,6 +183,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
         else:
+            self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connection if no request comes in a moment; one with a call under way stays as it is."""
+        if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(LINGER_S, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
@@ -247,9 +253,12 @@ async def run_server(app: Any, listener: socket.socket, *, drain_s: float, paren
 
     def stop() -> None:
         loop.remove_reader(parent_fd)
-        loop.call_later(LINGER_S, finish)
         on_stop()
         BoundedProtocol.stopping = True
+        for connection in list(server.server_state.connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.close_idle()  # its moment and the port's are the same one
+        loop.call_later(LINGER_S, finish)
 
     def finish(looks_left: int = LOOKS) -> None:
         if looks_left and has_input(listener):
