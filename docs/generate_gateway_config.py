@@ -43,7 +43,8 @@ RELOADED;
 all else waits for a restart. Slots and keys live in the database: slots of the file are written there only while it
 has none; after that `firstchair gateway slots set` changes them, on the next request of every worker.
 
-A **slot** is also a file of its own: `firstchair gateway slots show SLOT` prints it, `slots set FILE` takes it.
+A **slot** is also a file of its own: `firstchair gateway slots show SLOT` prints it, `slots set FILE` takes it,
+and a file of several under `slots`, `gateway.yaml` too: all of them or none. `--dry-run` shows what would change.
 
 A request's `model` finds its slot so: a slot of that name, then a plain name in `match`, then the glob with the most
 characters that stand for themselves; of equals the first in the alphabet. The provider gets the route's model name in

@@ -63,15 +63,65 @@ def test_a_slot_is_set_shown_and_set_again_from_what_was_shown(gateway, store, t
     shown = gateway("slots", "show", "desk")
     assert yaml.safe_load(shown) == {**SLOT}
     (tmp_path / "again.yaml").write_text(shown)
-    gateway("slots", "set", "again.yaml", "--if-version", 1)
-    first, second = store.history("desk")
-    assert first.config == second.config
+    assert gateway("slots", "set", "again.yaml", "--if-version", 1) == "desk: stands so already\n"
+    (first,) = store.history("desk")
     assert (first.who, first.why) == ("ann", "first")
     listing = gateway("slots", "ls")
     assert "local/small 5%" in listing
     assert "1 slot in sqlite:///" in listing
-    assert "changed meanwhile" in gateway("slots", "set", "again.yaml", "--if-version", 1, code=2)
+    assert "changed meanwhile" in gateway("slots", "set", "again.yaml", "--if-version", 0, code=2)
     assert json.loads(gateway("slots", "ls", "--json"))[0]["config"]["timeouts"]["total_s"] == 600
+
+
+def test_the_slots_of_one_file_are_set_together_and_what_changes_is_shown(gateway, store, tmp_path):
+    gateway("slots", "set", "slot.yaml")
+    local = {"provider": "local", "model": "small"}
+    moved = {**SLOT, "match": [], "canary": None, "primary": local}
+    plan = {"slot": "plan", "match": ["claude-*"], "primary": SLOT["primary"]}
+    notes = {"slot": "notes", "primary": local}
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump({"slots": [plan, moved, notes]}))
+    revision = store.revision()
+    tried = gateway("slots", "set", "all.yaml", "--dry-run")
+    assert "--- desk version 1" in tried
+    assert "-  model: claude-sonnet-4-6\n" in tried
+    assert "+  model: small\n" in tried
+    assert "--- (no slot)\n+++ notes\n" in tried
+    assert tried.endswith("dry run: nothing was changed\n")
+    assert store.revision() == revision
+    # A name goes from one slot to another: as all stand then, no two match it.
+    done = gateway("slots", "set", "all.yaml", "--why", "the plan is a slot of its own")
+    assert done.startswith(tried.removesuffix("dry run: nothing was changed\n"))
+    assert "plan version 1 (set): anthropic/claude-sonnet-4-6\ndesk version 2 (set): local/small\n" in done
+    assert store.snapshot().slot_for("claude-x").slot == "plan"
+    assert {entry.why for entry in store.audit_log(3)} == {"the plan is a slot of its own"}
+    # The file of the gateway has slots too; those that stand so already get no version.
+    (tmp_path / "gateway.yaml").write_text(
+        yaml.safe_dump({**CONFIG, "slots": [moved, {**notes, "max_tokens_default": 9}]})
+    )
+    data = json.loads(gateway("slots", "set", "gateway.yaml", "--json"))
+    assert [(one["slot"], one["changes"]) for one in data["slots"]] == [("desk", False), ("notes", True)]
+    assert data["slots"][1]["version"]["version"] == 2
+    assert [version.version for version in store.slots()] == [2, 2, 1]
+
+
+def test_one_wrong_slot_of_a_file_keeps_all_of_them_out(gateway, store, tmp_path):
+    gateway("slots", "set", "slot.yaml")
+    revision = store.revision()
+    good = {"slot": "notes", "primary": {"provider": "local", "model": "small"}}
+    wrong = [
+        ([good, {**good, "slot": "b", "primary": {"provider": "evil", "model": "m"}}], "found 'evil'"),
+        ([good, {**good, "slot": "b", "match": ["claude-*"]}], "already matched by slot b"),
+        ([good, good], "notes stands twice"),
+        ([good, {**good, "slot": "b", "primry": {}}], "slots.1.primry: unknown field; did you mean primary"),
+        ([], "slots: Tuple should have at least 1 item"),
+    ]
+    for slots, words in wrong:
+        (tmp_path / "all.yaml").write_text(yaml.safe_dump({"slots": slots}))
+        for more in ((), ("--dry-run",)):
+            assert words in gateway("slots", "set", "all.yaml", *more, code=2)
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump({"slots": [good, {**good, "slot": "b"}]}))
+    assert "found 2 slots; expected one" in gateway("slots", "set", "all.yaml", "--if-version", 0, code=2)
+    assert store.revision() == revision
 
 
 def test_promote_wants_gates_or_a_reason_and_rollback_undoes_it(gateway, store, tmp_path):

@@ -126,26 +126,37 @@ def slot_history(
 
 @slots_app.command("set")
 def set_slot(
-    file: Annotated[Path, typer.Argument(help="YAML of one slot; `slots show` prints it.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="YAML of one slot, as `slots show` prints it, or of several under `slots`; gateway.yaml too."
+        ),
+    ],
     if_version: Annotated[
         int | None,
         typer.Option("--if-version", min=0, help="Only when this version is in force, 0 for a slot that is new."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check it and show what would change; write nothing.")
+    ] = False,
     who: Who = "",
     why: Why = "",
     config: Config = None,
     db: Database = "",
     as_json: AsJson = False,
 ) -> None:
-    """Set a slot, new or not. It holds on the next request of every worker."""
-    from firstchair.cli.gateway_view import print_change
-    from firstchair.core.config import load_recipe
-    from firstchair.gateway.control.slots import SlotConfig
+    """Set the slots of a file, new or not: all of them or none. They hold on the next request of every worker.
 
-    slot = load_recipe(SlotConfig, file)
-    with _opened(config, db, create=True) as store:
-        change = store.put_slot(slot, who=_who(who), why=why, if_version=if_version)
-        print_change(store, change, as_json=as_json)
+    What changes is shown line by line. A slot that stands so already gets no new version; slots that are not in the
+    file stay as they are.
+    """
+    from firstchair.cli.gateway_view import print_edits
+    from firstchair.gateway.config import load_slots
+
+    slots = load_slots(file)
+    with _opened(config, db, create=not dry_run) as store:
+        edits = store.put_slots(slots, who=_who(who), why=why, if_version=if_version, dry_run=dry_run)
+        print_edits(store, edits, dry_run=dry_run, as_json=as_json)
 
 
 @slots_app.command("rm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from firstchair.gateway.control.ledger import Line, Report
 from firstchair.gateway.control.ledger import tail as newest_calls
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key
-from firstchair.gateway.control.store import AuditEntry, Change, ControlStore
+from firstchair.gateway.control.store import AuditEntry, Change, ControlStore, Edit
 from firstchair.gateway.records import NANO
 from firstchair.gateway.reload import Reloaded
 from firstchair.traces.times import utc_text
@@ -59,6 +60,10 @@ def _when(at_us: int) -> str:
 def _slot_data(slot: SlotConfig) -> dict[str, Any]:
     """What differs from the defaults, so that it reads like what a person wrote."""
     return slot.model_dump(mode="json", exclude_defaults=True)
+
+
+def _slot_yaml(slot: SlotConfig) -> str:
+    return yaml.safe_dump(_slot_data(slot), sort_keys=False, allow_unicode=True)
 
 
 def _version_data(version: SlotVersion) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def print_slot(version: SlotVersion, *, as_json: bool) -> None:
     if version.config is None:
         typer.echo("# removed")
     else:
-        typer.echo(yaml.safe_dump(_slot_data(version.config), sort_keys=False, allow_unicode=True), nl=False)
+        typer.echo(_slot_yaml(version.config), nl=False)
 
 
 def print_history(versions: Sequence[SlotVersion], *, wide: bool, as_json: bool) -> None:
@@ -126,6 +131,43 @@ def print_change(store: ControlStore, change: Change, *, as_json: bool) -> None:
         return
     primary = f": {version.config.primary}" if version.config else ""
     typer.echo(f"{version.slot} version {version.version} ({version.action}){primary}")
+
+
+def print_edits(store: ControlStore, edits: Sequence[Edit], *, dry_run: bool, as_json: bool) -> None:
+    """What was set, or would be, once every worker serves by it."""
+    made = [edit.change for edit in edits if edit.change is not None]
+    behind = _wait(store, made[-1].revision) if made else ()
+    if as_json:
+        rows = [
+            {
+                "slot": edit.after.slot,
+                "changes": edit.is_change,
+                "diff": _diff(edit),
+                "version": None if edit.change is None else _version_data(edit.change.version),
+            }
+            for edit in edits
+        ]
+        print_json({"slots": rows, "dry_run": dry_run, "workers_behind": list(behind)})
+        return
+    for edit in edits:
+        for line in _diff(edit):
+            typer.echo(line)
+    for edit in edits:
+        if edit.change is not None:
+            typer.echo(f"{edit.after.slot} version {edit.change.version.version} (set): {edit.after.primary}")
+        elif not edit.is_change:
+            typer.echo(f"{edit.after.slot}: stands so already")
+    if dry_run:
+        typer.echo("dry run: nothing was changed")
+
+
+def _diff(edit: Edit) -> list[str]:
+    """What changes in a slot, as lines of YAML."""
+    before = edit.before
+    old = [] if before is None or before.config is None else _slot_yaml(before.config).splitlines()
+    name = f"{edit.after.slot} version {before.version}" if before is not None and old else "(no slot)"
+    new = _slot_yaml(edit.after).splitlines()
+    return list(difflib.unified_diff(old, new, name, edit.after.slot, lineterm="", n=1))
 
 
 def _wait(store: ControlStore, revision: int) -> tuple[str, ...]:

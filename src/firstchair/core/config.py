@@ -29,22 +29,26 @@ def load_recipe(model: type[Model], path: Path | None, overrides: Sequence[str] 
     Values of overrides are YAML: ``lr=1e-3``, ``tags=[a, b]``. Raises ``ConfigError`` naming the field, what
     was found, what was expected and, for an unknown key, the nearest known one.
     """
-    data: Any = {}
-    if path is not None:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file; check the path") from None
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from None
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{path}: not YAML: {error}") from None
-        data = read_yaml(text, str(path)) or {}
-        if not isinstance(data, dict):
-            raise ConfigError(f"{path}: found {type(data).__name__}; expected a mapping of fields")
+    data = {} if path is None else load_fields(path)
     for override in overrides:
         _apply(data, override)
     return validate(model, data, source=str(path) if path else "command line")
+
+
+def load_fields(path: Path) -> dict[str, Any]:
+    """The fields of a YAML file as they stand there. Raises ``ConfigError``."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; check the path") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    data = read_yaml(text, str(path)) or {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: found {type(data).__name__}; expected a mapping of fields")
+    return data
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from firstchair.core.config import Strict, load_recipe
+from firstchair.core.config import Strict, load_fields, load_recipe, validate
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.slots import Name, Route, SlotConfig
 from firstchair.gateway.control.snapshot import Budget, BudgetPeriod
@@ -368,6 +368,25 @@ def load_config(path: Path | None, overrides: tuple[str, ...] = ()) -> GatewayCo
         raise ConfigError(f"{path}: no such file; begin with the one in docs/gateway.md, or name yours with --config")
     config = load_recipe(GatewayConfig, path, overrides)
     return _anchored(config, path.parent) if path is not None else config
+
+
+class _Slots(Strict):
+    """A file of slots alone."""
+
+    slots: tuple[SlotConfig, ...] = Field(min_length=1)
+
+
+def load_slots(path: Path) -> tuple[SlotConfig, ...]:
+    """The slots of a file: one as ``slots show`` prints it, several under ``slots``, or those of a ``gateway.yaml``.
+
+    Raises ``ConfigError``.
+    """
+    fields = load_fields(path)
+    if "slots" not in fields:
+        return (validate(SlotConfig, fields, source=str(path)),)
+    if "providers" in fields:
+        return load_config(path).slots
+    return validate(_Slots, fields, source=str(path)).slots
 
 
 def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:

@@ -172,7 +172,7 @@ def _tell_unapplied(config: GatewayConfig, store: ControlStore) -> list[str]:
     if slots:
         text = (
             "these slots of the file are not in force: the database decides since the first start; "
-            "write each into a file of its own and run: firstchair gateway slots set FILE --why REASON"
+            "firstchair gateway slots set FILE --dry-run shows what it would change; without --dry-run it does so"
         )
         log("slots_not_applied", slots=slots, text=text)
     return slots

@@ -46,6 +46,20 @@ class Change(msgspec.Struct, frozen=True):
     revision: int
 
 
+class Edit(msgspec.Struct, frozen=True):
+    """One slot of several that were set together."""
+
+    before: SlotVersion | None
+    """In force until then; a removal too."""
+    after: SlotConfig
+    change: Change | None
+    """``None``: nothing was written, because it stood so already or was only tried."""
+
+    @property
+    def is_change(self) -> bool:
+        return self.before is None or self.before.config != self.after
+
+
 class Worker(msgspec.Struct, frozen=True):
     """A worker as it last reported."""
 
@@ -168,6 +182,46 @@ class ControlStore(OpenDatabase):
         with self.transaction() as connection:
             _check_version(slot.slot, history.current(connection, slot.slot), if_version)
             return self._write(connection, slot, action=action, who=who, why=why)
+
+    def put_slots(
+        self,
+        slots: Sequence[SlotConfig],
+        *,
+        who: str,
+        why: str = "",
+        if_version: int | None = None,
+        dry_run: bool = False,
+    ) -> list[Edit]:
+        """Set slots, all of them or none; those that stand so already get no new version.
+
+        ``if_version`` as in ``put_slot``, for one slot. With ``dry_run`` all is checked and nothing written. Raises
+        ``ConfigError`` as ``put_slot`` does; names that two slots match are told by how all would stand then.
+        """
+        names = [slot.slot for slot in slots]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"slots: {twice} stands twice; slot names are unique")
+        if if_version is not None and len(slots) != 1:
+            raise ConfigError(f"if_version: found {len(slots)} slots; expected one slot, whose version is meant")
+        for slot in slots:
+            self._check_providers(slot)
+        with self.reading() if dry_run else self.transaction() as connection:
+            others = [one.config for one in history.in_force(connection) if one.slot not in names]
+            check_no_overlap([*slots, *(config for config in others if config is not None)])
+            edits = [Edit(history.current(connection, slot.slot), slot, None) for slot in slots]
+            if if_version is not None:
+                _check_version(names[0], edits[0].before, if_version)
+            if dry_run:
+                return edits
+            return [
+                msgspec.structs.replace(
+                    edit,
+                    change=self._commit(connection, self._new(edit.after.slot, edit.after, "set", who, why), {}),
+                )
+                if edit.is_change
+                else edit
+                for edit in edits
+            ]
 
     def add_missing(self, slots: Iterable[SlotConfig], *, who: str, why: str = "") -> list[Change]:
         """Set the slots that the database never had: what a config file brings is a start, not an override."""
