@@ -117,6 +117,8 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     """
     out = options.out
     require("train", "gateway")
+    from firstchair.engines.openmp import compute_threads
+
     _prepare(out, force=force)
     clock, files, catalog = Clock(), GatewayFiles(out), desk_catalog()
     wanted = {TRAIN: options.sessions, GOLDEN: options.golden, DEV: DEV_SESSIONS}
@@ -130,15 +132,24 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
         records = make_corpus(recorded, catalog, out)
     alive = tasks_for(options, EPISODES, options.episodes)
     base = copy_base_model(out / "base")
-    with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
+    with (
+        clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"),
+        compute_threads(1),
+    ):
         before = asyncio.run(score_model(base, golden, alive, out / "baseline", options.seed))
     with clock.stage("train", f"The base model learns from {records:,} sessions"):
         model = train(options, base, out)
-    with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
+    with (
+        clock.stage("after", "The trained model is replayed on the same golden set, works in the desk"),
+        compute_threads(1),
+    ):
         after = asyncio.run(score_model(model, golden, alive, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
         write_reports(before, after, golden, out)
-    with clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"):
+    with (
+        clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"),
+        compute_threads(1),
+    ):
         deck = tasks_for(options, LIVE, sum(live_sessions(options.episodes)) + 1)
         plan = live_plan(deck, options.episodes)
         live = run_live(model, plan, files, mistake_rate=options.mistake_rate, seed=options.seed)

@@ -9,7 +9,8 @@ microseconds, then decodes at half its speed or less. So whoever has done its pa
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,21 @@ def release_pool() -> bool:
     """Free the calling thread's pool; its next parallel kernel makes a new one. Whether there is a way to do so."""
     pause = _pause()
     return pause is not None and pause(SOFT) == 0
+
+
+@contextmanager
+def compute_threads(count: int) -> Iterator[None]:
+    """Kernels of threads that begin within the block, and of this one, run on ``count`` threads.
+
+    A tiny model decodes about as fast on one: its kernels are over before a second thread has begun. And one does not
+    wait, at each of them, for another that the system has given to somebody else.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @cache
