@@ -110,7 +110,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """An answer byte for byte, for recorded fixtures and wires that ``Reply`` does not speak."""
+    """An answer byte for byte, for what ``Reply`` does not say."""
 
     body: bytes | tuple[bytes, ...]
     """A tuple goes out in chunks, each a write of its own."""

@@ -9,7 +9,7 @@
 
 It runs in a thread of its own with its own event loop. Answers of a script's list are made into bytes once, so that
 the server costs little beside what is measured. Raw asyncio and not a web framework: it must be able to stop in the
-middle of a byte sequence.
+middle of a byte sequence. What it says is written by us after the vendors' documents; nothing was recorded from them.
 """
 
 from __future__ import annotations

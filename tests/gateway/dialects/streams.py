@@ -1,4 +1,8 @@
-"""Both vendors' documented event sequences, each beside the whole answer that it is the stream of."""
+"""Both vendors' documented event sequences, each beside the whole answer that it is the stream of.
+
+Typed by hand after the vendors' documents and the types of their SDKs; none was recorded from a vendor's server. What
+engines really send is tested against real servers in ``test_engines.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Errors of providers in the words of one kind, whatever shape they come in.
+
+The bodies are typed by hand after documents and public reports; none was recorded.
+"""
+
 from __future__ import annotations
 
 from typing import Any

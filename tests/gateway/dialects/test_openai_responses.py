@@ -1,4 +1,7 @@
-"""Responses: every object validates against the official SDK's types, streamed and buffered forms are one."""
+"""Responses: every object validates against the official SDK's types, streamed and buffered forms are one.
+
+The items are typed by hand after the SDK's types; none was recorded from a server.
+"""
 
 import asyncio
 import json
