@@ -136,7 +136,7 @@ def test_half_a_pair_from_a_client_is_answered_or_refused_and_recorded(tmp_path,
         records = running.records(len(calls))
         assert {record.call_id: record.status for record in records} == calls
         assert running.worker.counters["faults"] == 0
-        assert not any(breaker.wait_s(0.0) for breaker in running.worker.breakers.values())
+        assert not any(breaker.wait_s(0.0) for breaker in running.worker.setup.breakers.values())
     check_all_is_kept(running, calls)
 
 
