@@ -1,13 +1,17 @@
 """Connections as clients make them: offers of another protocol, heads without end, bodies nobody waits for."""
 
 import asyncio
+import contextlib
+import errno
 import json
 import os
 import socket
 
 import pytest
+import uvloop
 
 from firstchair.gateway import http_server
+from firstchair.gateway.http_server import TAKEN_AT_ONCE, _Port
 from firstchair.testing.gateway_server import provider, running_gateway
 from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
 
@@ -165,3 +169,69 @@ def test_a_connection_that_is_idle_when_a_stop_begins_has_the_same_moment_as_the
     assert b"connection: close" not in first
     assert b"connection: close" in second
     assert all(closing[0])
+
+
+class Guest(asyncio.Protocol):
+    """A connection that was taken; ``full`` is set when there are as many as were waited for."""
+
+    def __init__(self, guests: list["Guest"], full: asyncio.Event, wanted: int):
+        self.guests, self.full, self.wanted = guests, full, wanted
+
+    def connection_made(self, transport):
+        self.guests.append(self)
+        if len(self.guests) == self.wanted:
+            self.full.set()
+
+
+def test_many_waiting_connections_are_taken_in_one_turn_and_all_in_the_end():
+    async def main() -> None:
+        guests: list[Guest] = []
+        full = asyncio.Event()
+        with socket.create_server(("127.0.0.1", 0), backlog=64) as listener, contextlib.ExitStack() as clients:
+            port = _Port(listener, lambda: Guest(guests, full, TAKEN_AT_ONCE + 3))
+            for _ in range(TAKEN_AT_ONCE + 3):
+                clients.enter_context(socket.create_connection(listener.getsockname()))
+            port._take()
+            assert len(port._taking) == TAKEN_AT_ONCE
+            async with asyncio.timeout(5):
+                await full.wait()
+            await port.wait_closed()
+            port.close()
+            port.close()  # uvicorn does so again
+            assert listener.fileno() == -1
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_a_port_without_descriptors_is_asked_again(monkeypatch):
+    monkeypatch.setattr(http_server, "ACCEPT_AGAIN_S", 0.02)
+
+    class Full:
+        """A listener that fails once, as the kernel fails it when no descriptor is left."""
+
+        def __init__(self, listener: socket.socket):
+            self._listener, self.asked = listener, 0
+
+        def accept(self):
+            self.asked += 1
+            if self.asked == 1:
+                raise OSError(errno.EMFILE, "too many open files")
+            return self._listener.accept()
+
+        def __getattr__(self, name: str):
+            return getattr(self._listener, name)
+
+    async def main() -> None:
+        full = asyncio.Event()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            failing = Full(listener)
+            port = _Port(failing, lambda: Guest([], full, 1))
+            with socket.create_connection(listener.getsockname()):
+                async with asyncio.timeout(5):
+                    await full.wait()
+            port.close()
+            assert failing.asked >= 2
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

@@ -12,11 +12,13 @@ import contextlib
 import select
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httptools
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 2 * 1024 * 1024
@@ -29,6 +31,9 @@ LOOKS = 250
 """… and how often the port is looked at: clients that never stop coming do not keep it open."""
 KEEPALIVE_S = 75
 """Longer than the idle time after which usual clients and balancers close a connection themselves."""
+TAKEN_AT_ONCE = 16
+"""Connections in one turn: few enough that workers of one port share a burst."""
+ACCEPT_AGAIN_S = 1.0
 OWED_S = 30.0
 """How long a client may take to send a head, or the rest of a body behind its answer. For a body that is waited for
 there is ``limits.body_timeout_s``."""
@@ -222,8 +227,74 @@ def _without_upgrade(value: bytes) -> bytes:
     return b", ".join(token for token in tokens if token.lower() not in _UPGRADE_HEADERS)
 
 
+class _Port:
+    """Takes the connections that wait at a port, many in one turn of the event loop.
+
+    uvloop takes one a turn. In a busy worker, where a turn is 10 ms, the last of 64 that come together then waits
+    half a second.
+    """
+
+    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol]):
+        self._listener, self._make = listener, make
+        self._loop = asyncio.get_running_loop()
+        self._taking: set[asyncio.Task[Any]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._take)
+
+    def _take(self) -> None:
+        for _ in range(TAKEN_AT_ONCE):
+            try:
+                connection, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No descriptors or no memory: the port is asked again when some may be free.
+                self._loop.remove_reader(self._listener)
+                self._pause = self._loop.call_later(ACCEPT_AGAIN_S, self._listen)
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._serve(connection))
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make, connection)
+        except OSError:  # it is gone already
+            connection.close()
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Until every connection that was taken is being served."""
+        await asyncio.gather(*self._taking)
+
+
 class WorkerServer(uvicorn.Server):
     """A server that is stopped by its process and not by signals of its own."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen at ``sockets``, which listen already."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+
+        def make() -> asyncio.Protocol:
+            return BoundedProtocol(self.config, self.server_state, self.lifespan.state)
+
+        ports: Any = [_Port(listener, make) for listener in sockets or ()]
+        self.servers = ports
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
