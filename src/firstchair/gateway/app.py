@@ -25,7 +25,7 @@ from firstchair.gateway.control.snapshot import Key, Snapshot
 from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, FailureKind, TokenCounts
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange, shown
-from firstchair.gateway.http_server import ON_LEAVING, has_left
+from firstchair.gateway.http_server import ON_LEAVING, has_left, nobody
 from firstchair.gateway.limits import Reservation
 from firstchair.gateway.outbound import encoded
 from firstchair.gateway.records import Outcome
@@ -149,6 +149,7 @@ class GatewayApp:
             worker.count("left_early")
         finally:
             worker.running -= 1
+            scope[ON_LEAVING] = nobody  # else request, call and connection would hold one another
             self._bodies -= len(call.raw)
             worker.give_back(setup)
             self.reports.telemetry.forget(call.id)

@@ -157,4 +157,6 @@ def wait_headers(failure: Failure) -> list[Header]:
 
 def header_text(text: str) -> bytes:
     """``text`` as a header may hold it: printable ASCII, not long. A client's own field names go through here."""
+    if text.isascii() and text.isprintable():
+        return text[:2000].encode("ascii")
     return "".join(char if " " <= char <= "~" else "?" for char in text)[:2000].encode("ascii")

@@ -97,7 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.cycle is not None and self.cycle.disconnected:
             scope: Any = self.cycle.scope
-            scope.setdefault(ON_LEAVING, _noted)()
+            scope.setdefault(ON_LEAVING, nobody)()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -205,8 +205,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def _noted() -> None:
-    """Nothing to call yet."""
+def nobody() -> None:
+    """There is nothing to call."""
 
 
 def has_left(scope: Mapping[str, Any]) -> bool:

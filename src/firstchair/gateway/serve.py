@@ -14,6 +14,7 @@ any thread or event loop exists here, so a start costs one import.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from firstchair.gateway.sink import SinkConfig
 
 BACKLOG = 2048
+COLLECT_AFTER = 20_000
+"""Objects more than before, until the collector looks for cycles among the new ones; Python's own number is 700."""
 SINK_STOP_S = 60.0
 """How long the sink may take to read what is left; a spool that waits is read after the next start."""
 SINK_NICENESS = 10
@@ -447,10 +450,18 @@ def _worker_main(name: str, listener: socket.socket) -> Main:
                 for task in tasks:
                     task.cancel()
 
+            _spare_the_collector()
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(main())
 
     return run
+
+
+def _spare_the_collector() -> None:
+    """What was imported stays, and of what a call makes nearly all goes without the collector: let it look seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 20, 20)
 
 
 def _loop_factory() -> Callable[[], Any] | None:
