@@ -109,6 +109,17 @@ def test_promote_and_roll_back_by_form(console):
     assert console.store.snapshot().slot_for("desk").primary.model == "claude-sonnet-4-6"
 
 
+def test_a_slot_back_at_its_first_version_offers_no_way_further_back(console):
+    token = console.log_in()
+    offer = 'href="/slots/desk/rollback">'
+    for page in ("/", "/slots/desk"):
+        assert offer in console.client.get(page).text
+    form = {"token": token, "version": "2", "to": "1"}
+    assert "Version 3 is in force" in console.client.post("/slots/desk/rollback", data=form).text
+    for page in ("/", "/slots/desk"):
+        assert offer not in console.client.get(page).text
+
+
 @pytest.mark.parametrize("path", ["/slots/desk/promote", "/slots/desk/rollback", "/logout"])
 def test_a_form_of_another_page_changes_nothing(console, path):
     token = console.log_in()
