@@ -97,7 +97,6 @@ def live_console(folder: Path) -> Iterator[tuple[str, str]]:
                     running.store,
                     traces=running.config.recording.store,
                     spool=running.config.spool,
-                    providers=running.config.providers,
                     wait_s=0.0,
                 )
                 with serving(app) as url:

@@ -88,10 +88,10 @@ def test_a_session_that_was_found_out_later_counts_and_an_unknown_one_is_one_cal
     assert (line.same.low, line.same.high) == pytest.approx(wilson(6, 12), abs=0.01)
 
 
-def test_postgresql_tells_the_same(postgres_database, tmp_path):
+def test_postgresql_tells_the_same(gateway_postgres, tmp_path):
     records = shadows(["same", "same_tool", "unscored", "same"] * 5, [f"s{n % 3}" for n in range(20)])
     stitched = {"c1": "s9", "c2": "s9"}
-    assert agreed(postgres_database, records, stitched) == agreed(tmp_path / "gateway.db", records, stitched)
+    assert agreed(gateway_postgres, records, stitched) == agreed(tmp_path / "gateway.db", records, stitched)
 
 
 def test_a_worker_that_shadows_loads_no_statistics():

@@ -53,7 +53,6 @@ def troubled(tmp_path, upstream, backup):
             running.store,
             traces=running.config.recording.store,
             spool=running.config.spool,
-            providers=running.config.providers,
             wait_s=0.0,
         )
         with TestClient(app, base_url="http://localhost:8401") as client:
