@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
 
-from firstchair.gateway.control import tables
 from firstchair.gateway.control.store import ControlStore
 
 
@@ -36,16 +34,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'gateway.db'}"
         return
-    url = request.getfixturevalue("postgres_database")
-    yield url
-    # Emptying is ten times quicker than making the tables anew.
-    engine = create_engine(url)
-    names = ", ".join(name for name in tables.metadata.tables if name != "gateway_info")
-    with engine.begin() as connection:
-        if inspect(connection).has_table("gateway_info"):
-            connection.execute(text(f"TRUNCATE {names}"))
-            connection.execute(text("UPDATE gateway_info SET number = 0"))
-    engine.dispose()
+    yield request.getfixturevalue("gateway_postgres")
 
 
 @pytest.fixture
