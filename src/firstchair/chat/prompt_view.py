@@ -38,7 +38,6 @@ class PromptView:
     respace: bool = False
     """Write arguments as ``json.dumps`` spaces them, as servers that parse them do, not byte for byte."""
     _tool_rows: dict[int, tuple[Sequence[Tool], list[dict[str, Any]]]] = field(default_factory=dict, compare=False)
-    _rows_of: dict[bytes, list[dict[str, Any]]] = field(default_factory=dict, compare=False)
 
     def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Template messages. Raises ``DataError`` for what text cannot show (an image)."""
@@ -52,22 +51,9 @@ class PromptView:
 
     def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
         """Tool schemas in the OpenAI form. A tuple is taken as unchanging and remembered."""
-        if not isinstance(tools, tuple):
-            return self._rows(tools)
         kept = self._tool_rows.get(id(tools))
-        if kept is None:
-            if len(self._tool_rows) >= _TOOL_LISTS:
-                self._tool_rows.clear()
-                self._rows_of.clear()
-            # Records that are read one by one bring equal lists, not the same one. Compared is their text: to Python
-            # ``true`` equals 1. The tuple is kept beside its rows, so that its id goes to no other meanwhile.
-            text = msgspec.json.encode(tools)
-            rows = self._rows_of.get(text)
-            kept = (tools, self._rows_of.setdefault(text, self._rows(tools)) if rows is None else rows)
-            self._tool_rows[id(tools)] = kept
-        return kept[1]
-
-    def _rows(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        if kept is not None:
+            return kept[1]
         rows: list[dict[str, Any]] = []
         for tool in tools:
             function: dict[str, Any] = {"name": tool.name}
@@ -75,6 +61,11 @@ class PromptView:
                 function["description"] = tool.description
             function["parameters"] = tool.parameters
             rows.append({"type": "function", "function": self.encoder.guard_value(function)})
+        if isinstance(tools, tuple):
+            if len(self._tool_rows) >= _TOOL_LISTS:
+                self._tool_rows.clear()
+            # The tuple is kept beside its rows, so that its id cannot be given to another meanwhile.
+            self._tool_rows[id(tools)] = (tools, rows)
         return rows
 
     def _message(self, message: Message, index: int) -> dict[str, Any]:
