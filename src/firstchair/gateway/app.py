@@ -19,6 +19,7 @@ import msgspec
 from firstchair.core.errors import BadRequest
 from firstchair.core.jsontext import depth_of
 from firstchair.gateway.call import Call, Client, Send, new_call_id, wait_headers
+from firstchair.gateway.config import Limits
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import SlotConfig, is_glob
 from firstchair.gateway.control.snapshot import Key, Snapshot
@@ -75,16 +76,6 @@ class GatewayApp:
         self.reports = Reports(worker, self.shadows)
         self._bodies = 0
         """Bytes of the bodies of all calls under way."""
-
-    @property
-    def _max_body(self) -> int:
-        """Bytes."""
-        return int(self._worker.config.limits.max_body_mb * 1_000_000)
-
-    @property
-    def _max_bodies(self) -> int:
-        """Bytes."""
-        return int(self._worker.config.limits.max_bodies_mb * 1_000_000)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -186,17 +177,17 @@ class GatewayApp:
         return key
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._max_body:
-            raise refuse(FailureKind.TOO_LARGE, f"the body is longer than {self._max_body} bytes; send less")
-        self._check_room(int(length))
+        limits, length = self._worker.config.limits, headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > limits.max_body_bytes:
+            raise _too_long(limits)
+        self._check_room(limits, int(length))
         try:
-            async with asyncio.timeout(self._worker.config.limits.body_timeout_s):
-                return await self._read_body(receive)
+            async with asyncio.timeout(limits.body_timeout_s):
+                return await self._read_body(limits, receive)
         except TimeoutError:
             raise refuse(FailureKind.BAD_REQUEST, "the body did not arrive in time") from None
 
-    async def _read_body(self, receive: Receive) -> bytes:
+    async def _read_body(self, limits: Limits, receive: Receive) -> bytes:
         """The body, which counts among ``_bodies`` until the caller has done with it."""
         parts: list[bytes] = []
         size = 0
@@ -206,9 +197,9 @@ class GatewayApp:
                 if message["type"] == "http.disconnect":
                     raise Left
                 part = message.get("body", b"")
-                if size + len(part) > self._max_body:
-                    raise refuse(FailureKind.TOO_LARGE, f"the body is longer than {self._max_body} bytes; send less")
-                self._check_room(len(part))
+                if size + len(part) > limits.max_body_bytes:
+                    raise _too_long(limits)
+                self._check_room(limits, len(part))
                 size += len(part)
                 self._bodies += len(part)
                 parts.append(part)
@@ -218,10 +209,10 @@ class GatewayApp:
             self._bodies -= size
             raise
 
-    def _check_room(self, more: int) -> None:
+    def _check_room(self, limits: Limits, more: int) -> None:
         """One client's large bodies must not take the memory of all: the kernel would end the worker."""
-        if self._bodies + more > self._max_bodies:
-            message = f"the requests under way are {self._max_bodies} bytes together already; wait a moment"
+        if self._bodies + more > limits.max_bodies_bytes:
+            message = f"the requests under way are {limits.max_bodies_bytes} bytes together already; wait a moment"
             raise Refused(Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_s=1.0))
 
     def _parsed(self, raw: bytes) -> dict[str, Any]:
@@ -379,6 +370,10 @@ class GatewayApp:
 
 def _headers(scope: dict[str, Any]) -> dict[bytes, bytes]:
     return dict(scope["headers"])
+
+
+def _too_long(limits: Limits) -> Refused:
+    return refuse(FailureKind.TOO_LARGE, f"the body is longer than {limits.max_body_bytes} bytes; send less")
 
 
 def _has_half_a_pair(raw: bytes) -> bool:

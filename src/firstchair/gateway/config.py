@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -201,6 +202,18 @@ class Limits(Strict):
     """A longer answer of a provider is a broken one."""
     body_timeout_s: float = Field(default=60.0, gt=0)
     """How long a client may take to send its request."""
+
+    @cached_property
+    def max_body_bytes(self) -> int:
+        return int(self.max_body_mb * 1_000_000)
+
+    @cached_property
+    def max_bodies_bytes(self) -> int:
+        return int(self.max_bodies_mb * 1_000_000)
+
+    @cached_property
+    def max_answer_bytes(self) -> int:
+        return int(self.max_answer_mb * 1_000_000)
 
     @model_validator(mode="after")
     def _check(self) -> Limits:

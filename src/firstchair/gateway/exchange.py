@@ -62,6 +62,7 @@ class Exchange:
     def __init__(self, worker: Worker, call: Call, slot: SlotConfig, client: Client):
         self._worker, self._call, self._slot, self._client = worker, call, slot, client
         self._setup = call.setup
+        self._most = call.setup.config.limits.max_answer_bytes
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + slot.timeouts.total_s
         self.ending = Ending(worker, call, client)
@@ -291,7 +292,7 @@ class Exchange:
 
     async def _buffered(self, answered: Answered, dialect: Dialect, out: Outbound) -> Failure | None:
         call = self._call
-        raw = await answered.body(self._limit)
+        raw = await answered.body(self._most)
         try:
             body = msgspec.json.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -341,12 +342,12 @@ class Exchange:
         self, answered: Answered, dialect: Dialect, out: Outbound, clock: asyncio.Timeout
     ) -> Failure | None:
         if not answered.is_stream:
-            return self._no_stream(await answered.body(self._limit), answered.status)
+            return self._no_stream(await answered.body(self._most), answered.status)
         call = self._call
         writer = self._writer = None if out.as_is else call.dialect.writer(call.request(), model=call.model)
         hold_all = self._slot.require_valid_calls and bool(call.tools())
         relay = self._relay = StreamRelay(
-            dialect.reader(), writer, hide_usage=out.hide_usage, hold_all=hold_all, limit=self._limit
+            dialect.reader(), writer, hide_usage=out.hide_usage, hold_all=hold_all, limit=self._most
         )
         self.ending.relay = relay
         idle_s = self._slot.timeouts.idle_s
@@ -481,10 +482,6 @@ class Exchange:
         if self._dropped:
             headers.append((b"x-firstchair-dropped", header_text(", ".join(self._dropped))))
         return headers
-
-    @property
-    def _limit(self) -> int:
-        return int(self._setup.config.limits.max_answer_mb * 1_000_000)
 
 
 def _attempt(choice: Choice, failure: Failure, seconds: float) -> Attempt:
