@@ -14,10 +14,13 @@ import zlib
 from collections import deque
 from collections.abc import Mapping
 from typing import cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httptools
 
+KEEPALIVE_S = 4.0
+"""For servers of an unknown kind: those of Python close an idle connection after 5 s, and a request must not meet
+that."""
 MAX_HEAD_BYTES = 64 * 1024
 """Of an answer's headers."""
 PAUSE_BYTES = 256 * 1024
@@ -51,6 +54,11 @@ class NotHttp(HttpFault):
     """What came is no HTTP, or more than an answer may hold."""
 
 
+def request_path(url: str) -> bytes:
+    """The path of ``url`` as a request line says it; what is quoted already stays so."""
+    return quote(urlsplit(url).path, safe="/%:@!$&'()*+,;=~").encode("ascii")
+
+
 def head_lines(headers: Mapping[str, str]) -> bytes:
     """Request headers as they are sent. Raises ``ValueError`` for one that would end its line."""
     text = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -82,7 +90,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def post(self, path: bytes, head: bytes, body: bytes, *, connect_s: float) -> Answer:
-        """Send ``body`` and wait for the head of the answer. ``path``: quoted. ``head``: of ``head_lines``.
+        """Send ``body``, wait for the head of the answer. ``path``: of ``request_path``; ``head``: of ``head_lines``.
 
         Raises ``HttpFault``. The caller holds the clock for the answer; cancelled, the connection is closed.
         """

@@ -11,13 +11,12 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from firstchair.core.http_client import (
+    KEEPALIVE_S,
     Answer,
     ConnectTimeout,
     Disconnected,
@@ -25,6 +24,7 @@ from firstchair.core.http_client import (
     NotConnected,
     Pool,
     head_lines,
+    request_path,
 )
 from firstchair.gateway.dialects.base import DialectName, Failure, FailureKind, StreamFault
 from firstchair.gateway.dialects.failures import read_failure
@@ -42,8 +42,8 @@ ANTHROPIC_VERSION: Final = "2023-06-01"
 MAX_ERROR_BYTES: Final = 1 << 20
 LINGER_S: Final = 1.0
 """How long a provider may keep its connection open behind the last event of a stream."""
-_KEEPALIVE_S: Mapping[str, float] = {"anthropic": 30.0, "openai": 30.0, "openai-compatible": 4.0}
-"""How long an idle connection is reused. Python servers close theirs after 5 s; a request must not meet that."""
+_KEEPALIVE_S: Mapping[str, float] = {"anthropic": 30.0, "openai": 30.0, "openai-compatible": KEEPALIVE_S}
+"""How long an idle connection is reused."""
 
 
 class Answered:
@@ -122,7 +122,7 @@ class Upstream:
         """``secret``: the provider's key; ``None`` for one that wants none."""
         self.name = name
         self.provider = provider
-        self._paths = {dialect: urlsplit(provider.url(dialect)).path for dialect in provider.dialects}
+        self._paths = {dialect: request_path(provider.url(dialect)) for dialect in provider.dialects}
         self._secret = secret or ""
         self._headers = _own_headers(provider, secret)
         self._heads = {dialect: self._head(dialect, {}) for dialect in provider.dialects}
@@ -135,12 +135,12 @@ class Upstream:
         client_headers: Mapping[str, str],
         *,
         connect_s: float,
-        path: str = "",
+        path: bytes = b"",
     ) -> Answered | Failure:
         """POST ``body`` and wait for the head of the answer; the caller holds the clock for that."""
         try:
             head = self._head(dialect, client_headers) if client_headers else self._heads[dialect]
-            answer = await self._pool.post(_quoted(self._paths[dialect] + path), head, body, connect_s=connect_s)
+            answer = await self._pool.post(self._paths[dialect] + path, head, body, connect_s=connect_s)
         except ConnectTimeout:
             return self._failed(FailureKind.CONNECT, f"could not be reached within {connect_s:g} s")
         except NotConnected as error:
@@ -165,7 +165,11 @@ class Upstream:
         try:
             async with asyncio.timeout(total_s):
                 sent = await self.send(
-                    "anthropic", body, client_headers("anthropic", headers), connect_s=connect_s, path="/count_tokens"
+                    "anthropic",
+                    body,
+                    client_headers("anthropic", headers),
+                    connect_s=connect_s,
+                    path=b"/count_tokens",
                 )
                 if isinstance(sent, Failure):
                     return sent
@@ -193,11 +197,6 @@ class Upstream:
 
     def _failed(self, kind: FailureKind, what: str) -> Failure:
         return Failure(kind=kind, message=f"provider {self.name} {what}")
-
-
-@lru_cache(256)
-def _quoted(path: str) -> bytes:
-    return quote(path, safe="/%:@!$&'()*+,;=~").encode("ascii")
 
 
 def _why_not_connected(error: OSError) -> str:

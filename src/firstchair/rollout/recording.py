@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
 
 import orjson
 
@@ -29,10 +28,6 @@ from firstchair.rollout.wire_reply import Timing, read_reply
 
 if TYPE_CHECKING:
     from firstchair.core.http_client import Pool
-
-
-KEEPALIVE_S = 4.0
-"""Python servers close an idle connection after 5 s."""
 
 
 @dataclass
@@ -75,17 +70,18 @@ class FastOpenAIPolicy:
         session_header: str = "",
     ):
         self.name, self._url, self._provider = model, f"{base_url.rstrip('/')}/chat/completions", provider
-        self._path = quote(urlsplit(self._url).path).encode()
         self._connections, self._timeout_s, self._session_header = connections, timeout_s, session_header
         self._headers = {"authorization": f"Bearer {api_key}", "content-type": "application/json"}
         self._head = b'{"model":' + orjson.dumps(model) + b',"messages":['
         self._tools: dict[int, tuple[tuple[Tool, ...], bytes]] = {}
         self._conversations: dict[str, _Conversation] = {}
+        self._path = b""
         self._pool: Pool | None = None
 
     async def __aenter__(self) -> FastOpenAIPolicy:
-        from firstchair.core.http_client import Pool
+        from firstchair.core.http_client import KEEPALIVE_S, Pool, request_path
 
+        self._path = request_path(self._url)
         self._pool = Pool(self._url, limit=self._connections, keepalive_s=KEEPALIVE_S)
         return self
 
