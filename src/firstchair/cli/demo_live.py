@@ -115,18 +115,20 @@ def run_live(model: Path, plan: LivePlan, files: GatewayFiles, *, mistake_rate: 
 def served_model(model: Path) -> Iterator[str]:
     """A trained model behind HTTP for the length of the block; its OpenAI URL. After the block nobody listens."""
     from firstchair.engines.base import Sampling
+    from firstchair.engines.openmp import compute_threads
     from firstchair.engines.transformers_engine import TransformersEngine
     from firstchair.rollout.actor_app import build_app
     from firstchair.rollout.engine_actor import EngineActor
 
     renderer = trained_renderer(model)
-    engine = TransformersEngine(model, renderer)
-    try:
-        actor = EngineActor(engine, renderer, Sampling(max_new_tokens=96))
-        with running_app(build_app(actor, CANDIDATE.model), model=CANDIDATE.model) as server:
-            yield server.openai_url
-    finally:
-        asyncio.run(engine.close())
+    with compute_threads(1):
+        engine = TransformersEngine(model, renderer)
+        try:
+            actor = EngineActor(engine, renderer, Sampling(max_new_tokens=96))
+            with running_app(build_app(actor, CANDIDATE.model), model=CANDIDATE.model) as server:
+                yield server.openai_url
+        finally:
+            asyncio.run(engine.close())
 
 
 async def _phases(live: Live, plan: LivePlan, gateway: RunningGateway, stop_candidate: Callable[[], None]) -> None:

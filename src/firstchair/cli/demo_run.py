@@ -117,8 +117,6 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     """
     out = options.out
     require("train", "gateway")
-    from firstchair.engines.openmp import compute_threads
-
     _prepare(out, force=force)
     clock, files, catalog = Clock(), GatewayFiles(out), desk_catalog()
     wanted = {TRAIN: options.sessions, GOLDEN: options.golden, DEV: DEV_SESSIONS}
@@ -132,24 +130,15 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
         records = make_corpus(recorded, catalog, out)
     alive = tasks_for(options, EPISODES, options.episodes)
     base = copy_base_model(out / "base")
-    with (
-        clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"),
-        compute_threads(1),
-    ):
+    with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
         before = asyncio.run(score_model(base, golden, alive, out / "baseline", options.seed))
     with clock.stage("train", f"The base model learns from {records:,} sessions"):
         model = train(options, base, out)
-    with (
-        clock.stage("after", "The trained model is replayed on the same golden set, works in the desk"),
-        compute_threads(1),
-    ):
+    with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
         after = asyncio.run(score_model(model, golden, alive, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
         write_reports(before, after, golden, out)
-    with (
-        clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"),
-        compute_threads(1),
-    ):
+    with clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"):
         deck = tasks_for(options, LIVE, sum(live_sessions(options.episodes)) + 1)
         plan = live_plan(deck, options.episodes)
         live = run_live(model, plan, files, mistake_rate=options.mistake_rate, seed=options.seed)
@@ -201,24 +190,26 @@ def make_corpus(recorded: dict[int, list[Session]], catalog: Catalog, out: Path)
 async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask], out: Path, seed: int) -> Scores:
     """Replay the golden set against ``model``, then let it work in the desk."""
     from firstchair.engines.base import Sampling
+    from firstchair.engines.openmp import compute_threads
     from firstchair.engines.transformers_engine import TransformersEngine
     from firstchair.rollout.engine_policy import EnginePolicy
 
     renderer = trained_renderer(model)
-    engine = TransformersEngine(model, renderer)
     sampling = Sampling(max_new_tokens=96)
-    try:
-        run = await replay_async(golden, engine, renderer, out, ReplayOptions(sampling=sampling, seed=seed))
-        policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
-        episodes: list[Episode] = []
-        with progress("episodes", len(tasks), unit="episodes") as bar:
-            live = run_episodes(DeskEnvironment, tasks, policy, seed=seed, concurrency=len(tasks), max_steps=30)
-            async with aclosing(live) as stream:
-                async for episode in stream:
-                    episodes.append(episode)
-                    bar.advance()
-    finally:
-        await engine.close()
+    with compute_threads(1):
+        engine = TransformersEngine(model, renderer)
+        try:
+            run = await replay_async(golden, engine, renderer, out, ReplayOptions(sampling=sampling, seed=seed))
+            policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
+            episodes: list[Episode] = []
+            with progress("episodes", len(tasks), unit="episodes") as bar:
+                live = run_episodes(DeskEnvironment, tasks, policy, seed=seed, concurrency=len(tasks), max_steps=30)
+                async with aclosing(live) as stream:
+                    async for episode in stream:
+                        episodes.append(episode)
+                        bar.advance()
+        finally:
+            await engine.close()
     write_jsonl(out / "episodes.jsonl", (msgspec.to_builtins(episode.session) for episode in episodes))
     return Scores(run, completion(episodes, {task.task_id: task.rows for task in tasks}, seed=seed))
 
