@@ -83,8 +83,8 @@ def train_sft(
     """
     if resume and force:
         raise ConfigError("--resume continues a run and --force replaces it; give one of them")
-    world = join_world()
     recipe = settled(recipe)
+    world = join_world()
     if world.is_main and (advice := precision_advice(recipe)) is not None:
         say(advice)
     bars = progress if world.is_main else _no_bar
