@@ -22,6 +22,7 @@ from firstchair.core.http_client import (
     NotHttp,
     Pool,
     head_lines,
+    request_path,
 )
 
 DATA = Path(__file__).parent / "tls"
@@ -345,6 +346,11 @@ def test_a_connection_that_the_server_closed_is_not_used_again():
             assert server.connections == 3
 
     run(work)
+
+
+def test_a_path_is_quoted_once():
+    assert request_path("http://h:1/v1/chat") == b"/v1/chat"
+    assert request_path("http://h/a b/%20/ü:x@y") == b"/a%20b/%20/%C3%BC:x@y"
 
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\rb", "a\0"])
