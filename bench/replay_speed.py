@@ -22,9 +22,9 @@ import torch
 from firstchair.chat.messages import Message, Tool
 from firstchair.chat.openai_wire import tools_from_openai
 from firstchair.chat.renderer import Renderer
-from firstchair.data.decisions import decision_points
 from firstchair.engines.base import Generation, Request, Sampling
 from firstchair.engines.transformers_engine import TransformersEngine
+from firstchair.traces.decisions import decision_points
 from firstchair.traces.importers import IMPORTERS, ImportOptions
 from firstchair.traces.session import Session
 from firstchair.train.tiny import build_model, build_tokenizer, save_model

@@ -23,16 +23,16 @@ from typing import Any
 import msgspec
 
 from firstchair.catalog.call_rules import Matchers
+from firstchair.catalog.verdict import Scorer, score
 from firstchair.chat.actions import Action, ParsedReply
 from firstchair.chat.messages import ToolCall
-from firstchair.data.decisions import DecisionPoint, decision_points
-from firstchair.evals.verdict import Scorer, score
 from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.rollout.episodes import run_episodes
 from firstchair.rollout.teacher_policy import TeacherPolicy
+from firstchair.traces.decisions import DecisionPoint, decision_points
 
 
 async def gold_decisions(tasks: int) -> list[DecisionPoint]:

@@ -11,12 +11,12 @@ from firstchair.catalog.catalog import load_catalog
 from firstchair.cli.desk import app
 from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed
 from firstchair.data.corrections import read_corrections
-from firstchair.data.decisions import decision_points
 from firstchair.rollout.actor_app import build_app
 from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.server import running_app
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.decisions import decision_points
 from firstchair.traces.session import catalog_id_of
 from firstchair.traces.session_file import read_catalogs, read_sessions, write_sessions
 from firstchair.traces.store import TraceStore

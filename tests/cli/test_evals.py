@@ -5,13 +5,13 @@ import pytest
 from typer.testing import CliRunner
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.catalog.verdict import score
 from firstchair.chat.renderer import Renderer
 from firstchair.chat.trained import write_rendering
 from firstchair.cli.evals import app
 from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed
 from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, build, freeze
 from firstchair.evals.run_record import ROWS, load_run
-from firstchair.evals.verdict import score
 from firstchair.testing.fault_server import Answer, FaultServer
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.train.base_model import base_model_dir

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.catalog.verdict import score
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
 from firstchair.core.hashing import sha256_file
 from firstchair.data.alternatives import alternative_from
 from firstchair.data.corrections import correction_from, spec_of
-from firstchair.data.decisions import decision_points
 from firstchair.data.golden import (
     BuildOptions,
     FreezeOptions,
@@ -26,8 +26,8 @@ from firstchair.data.golden import (
 )
 from firstchair.data.golden.manifest import CATALOGS, MANIFEST, SESSIONS, read_manifest, render
 from firstchair.data.similarity import text_shingles
-from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.decisions import decision_points
 
 CREATED = "2026-02-03T00:00:00Z"
 

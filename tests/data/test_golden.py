@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from firstchair.chat.actions import Action, action_of
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.data.corrections import Correction, correction_from, spec_of
-from firstchair.data.decisions import decision_points
 from firstchair.data.golden import BuildOptions, GoldenSet, build, correct
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.decisions import decision_points
 
 OPTIONS = BuildOptions(name="trips", created_at="2026-02-03T00:00:00Z")
 

@@ -11,10 +11,10 @@ from firstchair.chat.messages import ImagePart, Message, TextPart, ThinkingPart,
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad
 from firstchair.data.corrections import correction_from, spec_of
-from firstchair.data.decisions import decision_points
 from firstchair.data.message_rows import messages_from_rows, messages_to_rows
 from firstchair.data.sft import SftOptions, SftRecord, read_sft, sft_records, write_sft
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.decisions import decision_points
 
 
 def tools(_catalog_id):

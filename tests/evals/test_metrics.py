@@ -4,6 +4,7 @@ from collections import Counter
 import msgspec
 import pytest
 
+from firstchair.catalog.verdict import Scored, Verdict
 from firstchair.chat.actions import Action
 from firstchair.evals.failures import failure_map
 from firstchair.evals.metrics import (
@@ -19,7 +20,6 @@ from firstchair.evals.metrics import (
 )
 from firstchair.evals.routing import confusion, routing_table
 from firstchair.evals.run_record import ROWS, DecisionRow
-from firstchair.evals.verdict import Scored, Verdict
 
 
 def row(number=0, gold=("t",), made=("t",), verdict="pass", strict=None, **fields) -> DecisionRow:

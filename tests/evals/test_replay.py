@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.catalog.verdict import score
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ImagePart, ToolCall
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
@@ -21,7 +22,6 @@ from firstchair.evals.metrics import excluded, measure, unanswered
 from firstchair.evals.replay import ReplayOptions, replay, session_prompts
 from firstchair.evals.rescore import rescore
 from firstchair.evals.run_record import ROWS, RUN, RowWriter, load_run, read_rows
-from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
 
 REPLY = Action(kind="final_reply", text="Done.").to_message()

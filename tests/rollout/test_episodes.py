@@ -8,12 +8,12 @@ import pytest
 
 from firstchair.chat.actions import Action, Problem
 from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message
-from firstchair.data.decisions import decision_points
 from firstchair.engines.base import ErrorKind, Stop
 from firstchair.rollout.environment import Observation
 from firstchair.rollout.episodes import Episode, EpisodeEnd, Limits, Policy, PolicyReply, PolicyRequest, run_episodes
 from firstchair.rollout.teacher_policy import TeacherPolicy
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
+from firstchair.traces.decisions import decision_points
 
 EXPERT = WordExpert()
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstchair.chat.messages import ToolCall, assistant_message, text_message, tool_result
-from firstchair.data.decisions import decision_points
 from firstchair.traces.branches import RecordedCall, branch_sessions, merge_calls
+from firstchair.traces.decisions import decision_points
 from firstchair.traces.session import ModelCall
 
 SYSTEM, USER = text_message("system", "be good"), text_message("user", "go")

@@ -9,8 +9,8 @@ import pytest
 from firstchair.chat.messages import ImagePart, ThinkingPart
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad
-from firstchair.data.decisions import decision_points
 from firstchair.testing.sessions import trip_session, trip_tools
+from firstchair.traces.decisions import decision_points
 from firstchair.traces.importers import ImportOptions, importer
 from firstchair.traces.importing import import_file
 from firstchair.traces.session import catalog_id_of

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.catalog.verdict import score
 from firstchair.cli.main import app
 from firstchair.core.config import load_recipe
 from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, build, freeze
@@ -15,7 +16,6 @@ from firstchair.engines.base import Sampling
 from firstchair.evals.candidates import CandidateOptions, replay_candidate
 from firstchair.evals.metrics import measure
 from firstchair.evals.replay import ReplayOptions
-from firstchair.evals.verdict import score
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.train.config import SftRecipe
 from firstchair.train.sft import train_sft

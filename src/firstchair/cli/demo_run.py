@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
+from firstchair.catalog.verdict import score
 from firstchair.chat.trained import trained_renderer
 from firstchair.cli.demo_gateway import GatewayFiles
 from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
@@ -46,7 +47,6 @@ from firstchair.evals.completion import Completion, completion
 from firstchair.evals.metrics import measure, standard_slices
 from firstchair.evals.replay import ReplayOptions, replay_async
 from firstchair.evals.run_record import Run
-from firstchair.evals.verdict import score
 from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.review import corrections_of

@@ -165,10 +165,10 @@ def freeze(
 ) -> None:
     """Freeze a draft. Refuses what would make scores lie, and checks that gold passes against itself."""
     from firstchair.catalog.catalog import load_catalog
+    from firstchair.catalog.verdict import score
     from firstchair.cli.golden_view import print_summary, unverified_words
     from firstchair.data.golden import FreezeOptions
     from firstchair.data.golden import freeze as freeze_draft
-    from firstchair.evals.verdict import score
 
     options = FreezeOptions(
         catalog=load_catalog(catalog),
@@ -195,9 +195,9 @@ def _training_data(where: str) -> TrainingData:
 @app.command()
 def verify(golden_set: Directory, as_json: AsJson = False) -> None:
     """Check a frozen set again from its bytes up. Exit code 2 when a byte changed, 1 when a check fails."""
+    from firstchair.catalog.verdict import score
     from firstchair.cli.golden_view import print_checks
     from firstchair.data.golden import verify as verify_set
-    from firstchair.evals.verdict import score
 
     golden, checks = verify_set(golden_set, score)
     print_checks(golden, checks, as_json=as_json)

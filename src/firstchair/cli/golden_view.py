@@ -14,10 +14,10 @@ from firstchair.chat.messages import Message
 from firstchair.cli.tables import Column, counted, number, print_json, print_list, table
 from firstchair.cli.traces_view import call_text
 from firstchair.data.corrections import Correction, Dimension, brief
-from firstchair.data.decisions import DecisionPoint
 from firstchair.data.exports import decision_row
 from firstchair.data.golden import Checked, GoldenSet
 from firstchair.data.golden.record import to_row
+from firstchair.traces.decisions import DecisionPoint
 from firstchair.traces.session import Session
 
 

@@ -16,7 +16,7 @@ import msgspec
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import read_jsonl
 from firstchair.data.corrections import ActionSpec, brief, same_action
-from firstchair.data.decisions import Accepted, DecisionPoint
+from firstchair.traces.decisions import Accepted, DecisionPoint
 
 
 class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -20,7 +20,7 @@ from firstchair.chat.messages import ToolCall
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import SkipBad, read_jsonl
 from firstchair.core.jsontext import canonical, dumps
-from firstchair.data.decisions import DecisionPoint
+from firstchair.traces.decisions import DecisionPoint
 
 
 class Dimension(StrEnum):

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from firstchair.chat.messages import Tool
-from firstchair.data.decisions import DecisionPoint, context
 from firstchair.data.golden.record import view_of
 from firstchair.data.message_rows import messages_to_rows
+from firstchair.traces.decisions import DecisionPoint, context
 from firstchair.traces.session import Session
 
 

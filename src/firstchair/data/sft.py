@@ -21,9 +21,9 @@ from firstchair.chat.token_conversation import TokenConversation
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import SkipBad, read_jsonl, write_jsonl
 from firstchair.data.corrections import Correction, apply_corrections, same_action
-from firstchair.data.decisions import DecisionPoint, decision_points
 from firstchair.data.message_rows import messages_from_rows, messages_to_rows, tools_from_rows
 from firstchair.traces.checks import check_pairing
+from firstchair.traces.decisions import DecisionPoint, decision_points
 from firstchair.traces.session import Session, turns_of
 
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad, read_jsonl
-from firstchair.data.decisions import DecisionPoint, decision_points
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.data.sft import read_sft
 from firstchair.data.similarity import conversation_text
+from firstchair.traces.decisions import DecisionPoint, decision_points
 from firstchair.traces.filters import Filters, label_spellings
 from firstchair.traces.rows import label_text
 from firstchair.traces.session import Session

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.core.errors import ConfigError
 from firstchair.evals.metrics import METRICS, Level, Metric
 from firstchair.evals.routing import gold_routes, made_routes, routing_table
 from firstchair.evals.run_record import DecisionRow, Run, RunRecord
 from firstchair.evals.stats import Difference, Rate, mcnemar_p, paired_difference, rate
-from firstchair.evals.verdict import Verdict
 
 SERVING = ("engine", "template_hash", "tool_format", "dtype", "context_window")
 """Fields of a candidate that say how it was served; which weights it has is what may differ."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.evals.metrics import Level, undecided
 from firstchair.evals.routing import gold_label, made_label
 from firstchair.evals.run_record import DecisionRow
-from firstchair.evals.verdict import Verdict
 
 
 class Cluster(msgspec.Struct, frozen=True):

@@ -23,11 +23,11 @@ from firstchair.core.atomic import atomic_writer
 from firstchair.core.errors import DataError, GradingError
 from firstchair.core.jsonl import read_jsonl
 from firstchair.core.jsontext import JsonProblem, dumps, loads
-from firstchair.data.decisions import DecisionPoint
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.engines.base import Engine, Generation, Request, Sampling, Stop
 from firstchair.evals.metrics import undecided
 from firstchair.evals.run_record import JUDGED, Run
+from firstchair.traces.decisions import DecisionPoint
 
 CONTEXT_MESSAGES = 8
 """How many of the last messages the judge sees, besides the system prompt."""

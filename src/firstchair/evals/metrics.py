@@ -15,10 +15,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.engines.base import Stop
 from firstchair.evals.run_record import DecisionRow
 from firstchair.evals.stats import Rate, rate
-from firstchair.evals.verdict import Verdict
 
 Level = Literal["strict", "lenient"]
 Question = Callable[[DecisionRow], bool]

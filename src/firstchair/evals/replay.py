@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from firstchair import __version__
+from firstchair.catalog.verdict import SCORER_VERSION, Scored, Scorer, Verdict
 from firstchair.chat.actions import ParsedReply
 from firstchair.chat.messages import Tool
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
 from firstchair.core.progress import progress
-from firstchair.data.decisions import DecisionPoint
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling, Stop
 from firstchair.evals.reply import reply_of
@@ -47,7 +47,7 @@ from firstchair.evals.run_record import (
     sorted_sha256,
     write_record,
 )
-from firstchair.evals.verdict import SCORER_VERSION, Scored, Scorer, Verdict
+from firstchair.traces.decisions import DecisionPoint
 
 if TYPE_CHECKING:
     from firstchair.chat.renderer import Renderer

@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.core.atomic import refuse_existing, write_texts
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.metrics import SHOWN, Prices
@@ -23,7 +24,6 @@ from firstchair.evals.report_cases import report_cases
 from firstchair.evals.report_data import Completion, ReportData, report_data, to_json
 from firstchair.evals.routing import SKILL_TOOLS
 from firstchair.evals.run_record import Run
-from firstchair.evals.verdict import Verdict
 
 VERDICT_WORDS = {
     Verdict.PASS: "pass",

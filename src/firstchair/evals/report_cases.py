@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ImagePart, Message, RawPart
 from firstchair.core.jsontext import JsonProblem, dumps, loads
@@ -16,7 +17,6 @@ from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.metrics import undecided
 from firstchair.evals.routing import gold_label, made_label
 from firstchair.evals.run_record import DecisionRow, Run
-from firstchair.evals.verdict import Verdict
 
 BUDGET = 4_000_000
 """Characters of JSON for all cases."""

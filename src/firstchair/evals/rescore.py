@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from firstchair.catalog.verdict import SCORER_VERSION, Scorer
 from firstchair.chat.actions import ParsedReply
 from firstchair.core.atomic import atomic_dir, atomic_writer
 from firstchair.core.errors import DataError
-from firstchair.data.decisions import DecisionPoint
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.run_record import (
     ROWS,
@@ -19,7 +19,7 @@ from firstchair.evals.run_record import (
     load_run,
     write_record,
 )
-from firstchair.evals.verdict import SCORER_VERSION, Scorer
+from firstchair.traces.decisions import DecisionPoint
 
 
 def rescore(run: Run, golden: GoldenSet, out: Path, *, force: bool = False) -> Run:

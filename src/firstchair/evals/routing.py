@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.evals.run_record import DecisionRow
 from firstchair.evals.stats import Rate, rate
-from firstchair.evals.verdict import Verdict
 
 REPLY, MALFORMED = "final_reply", "malformed"
 

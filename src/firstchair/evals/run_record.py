@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from firstchair.catalog.verdict import Scored, Verdict
 from firstchair.chat.actions import Action, ActionKind, Problem
 from firstchair.core.atomic import fsync_dir, write_text
 from firstchair.core.errors import DataError, IntegrityError, RunFailed
 from firstchair.core.jsontext import content_id, dumps
-from firstchair.evals.verdict import Scored, Verdict
 
 SCHEMA_VERSION = "1.0"
 RUN, ROWS, LABELS, JUDGED = "run.json", "decisions.jsonl", "labels.jsonl", "judged.jsonl"

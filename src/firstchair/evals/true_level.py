@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from firstchair.catalog.verdict import Verdict
 from firstchair.evals.judge import Judged, Unscored
 from firstchair.evals.labels import Label, agreement
 from firstchair.evals.metrics import undecided
 from firstchair.evals.ppi import true_rate
 from firstchair.evals.run_record import DecisionRow
 from firstchair.evals.stats import Rate
-from firstchair.evals.verdict import Verdict
 
 
 class TrueLevel(msgspec.Struct, frozen=True):

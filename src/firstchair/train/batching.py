@@ -1,6 +1,7 @@
 """From examples to tensors: one optimizer step is cut into micro-batches that fit a token budget.
 
     packed   [1, T]   rows end to end; positions restart, attention stays inside each row (see ``attention``)
+    shared   [1, T]   packed, and what rows have in common at their beginning stands once (see ``prefixes``)
     padded   [B, L]   rows of similar length side by side, padding on the right where causal attention never looks
 
 Only the positions that predict a trained token are carried on to the LM head (``keep_K``).
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firstchair.train.config import BatchLayout
 from firstchair.train.examples import Example
+from firstchair.train.prefixes import Segment, shared_prefixes, whole_rows
 
 FILLER = -1
 """Key of the row in a batch without examples, which only keeps processes in step."""
@@ -32,10 +35,10 @@ class MicroBatch:
     """``[B, L]`` int64, from 0 in every row."""
     lengths: tuple[int, ...]
     """Tokens of each row, without padding."""
-    packed: bool
-    """Whether the rows lie end to end in ``ids[0]``."""
+    segments: tuple[Segment, ...] | None
+    """What lies where in ``ids[0]``; ``None`` when rows lie side by side."""
     keep_K: Tensor
-    """``[K]`` int64: places in ``ids.flatten()`` whose next token is trained."""
+    """``[K]`` int64: places in ``ids.flatten()`` whose next token is trained; shared ones come more than once."""
     targets_K: Tensor
     """``[K]`` int64: the trained tokens."""
     sample_K: Tensor
@@ -65,7 +68,7 @@ class MicroBatch:
             ids=self.ids.to(device, non_blocking=True),
             positions=self.positions.to(device, non_blocking=True),
             lengths=self.lengths,
-            packed=self.packed,
+            segments=self.segments,
             keep_K=self.keep_K.to(device, non_blocking=True),
             targets_K=self.targets_K.to(device, non_blocking=True),
             sample_K=self.sample_K.to(device, non_blocking=True),
@@ -75,14 +78,16 @@ class MicroBatch:
         )
 
 
-def cut_step(examples: Sequence[Example], budget: int, *, packed: bool, parts: int = 1) -> list[list[Example]]:
+def cut_step(
+    examples: Sequence[Example], budget: int, *, layout: BatchLayout, parts: int = 1
+) -> list[list[Example]]:
     """Cut a step into micro-batches of at most ``budget`` tokens, padding included; their number is a multiple of
     ``parts`` (processes), the last ones empty when there are too few rows.
 
     Groups stay whole; a group larger than the budget gets a micro-batch of its own. Equal input gives equal cuts.
     """
     units = _units(examples)
-    bins = _balanced(units, budget, parts) if packed else _by_length(units, budget)
+    bins = _by_length(units, budget) if layout == "padded" else _balanced(units, budget, parts)
     bins += [[] for _ in range(-len(bins) % parts)]
     return bins
 
@@ -136,29 +141,36 @@ def _by_length(units: list[list[Example]], budget: int) -> list[list[Example]]:
     return bins
 
 
-def collate(examples: Sequence[Example], *, packed: bool) -> MicroBatch:
+def collate(examples: Sequence[Example], *, layout: BatchLayout) -> MicroBatch:
     """Examples as one micro-batch on the CPU. None at all gives a batch of one untrained token (see ``cut_step``)."""
     examples = examples or [Example(np.zeros(1, np.int32), np.zeros(1, np.bool_), key=FILLER)]
     lengths = tuple(map(len, examples))
-    longest = max(lengths)
-    shape = (1, sum(lengths)) if packed else (len(examples), longest)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) if packed else np.arange(len(examples)) * longest
-    ids = np.zeros(shape[0] * shape[1], np.int64)
-    positions = np.zeros_like(ids)
-    trained = [np.flatnonzero(example.loss_mask) for example in examples]
-    for start, example in zip(starts, examples, strict=True):
-        ids[start : start + len(example)] = example.ids
-        positions[start : start + len(example)] = np.arange(len(example))
-    if not packed:
+    segments: tuple[Segment, ...] | None = None
+    if layout == "padded":
+        longest = max(lengths)
+        shape = (len(examples), longest)
+        places = tuple(row * longest + np.arange(length) for row, length in enumerate(lengths))
         positions = np.tile(np.arange(longest), len(examples))
-    places = np.concatenate([start + own for start, own in zip(starts, trained, strict=True)]).astype(np.int64)
+    else:
+        rows = [example.ids for example in examples]
+        segments, places = shared_prefixes(rows) if layout == "shared" else whole_rows(lengths)
+        shape = (1, segments[-1].end)
+        positions = np.zeros(shape[1], np.int64)
+    ids = np.zeros(shape[0] * shape[1], np.int64)
+    for place, example in zip(places, examples, strict=True):
+        ids[place] = example.ids
+        positions[place] = np.arange(len(example))
+    trained = [np.flatnonzero(example.loss_mask) for example in examples]
+    # A token is predicted at the place of the one before it in its row, which a shared beginning may hold.
+    keep = [place[own - 1] for place, own in zip(places, trained, strict=True)]
+    targets = [example.ids[own] for example, own in zip(examples, trained, strict=True)]
     return MicroBatch(
         ids=torch.from_numpy(ids).view(shape),
-        positions=torch.from_numpy(positions.astype(np.int64)).view(shape),
+        positions=torch.from_numpy(positions).view(shape),
         lengths=lengths,
-        packed=packed,
-        keep_K=torch.from_numpy(places - 1),
-        targets_K=torch.from_numpy(ids[places]),
+        segments=segments,
+        keep_K=torch.from_numpy(np.concatenate(keep)),
+        targets_K=torch.from_numpy(np.concatenate(targets).astype(np.int64)),
         sample_K=torch.from_numpy(np.repeat(np.arange(len(examples)), [len(own) for own in trained])),
         keys=tuple(example.key for example in examples),
         groups=tuple(example.group for example in examples),

@@ -14,7 +14,8 @@ from firstchair.core.jsontext import content_id
 from firstchair.core.seeds import MAX_SEED
 
 OverLong = Literal["error", "skip", "truncate-left-keep-last"]
-Layout = Literal["auto", "packed", "padded"]
+BatchLayout = Literal["padded", "packed", "shared"]
+Layout = Literal["auto"] | BatchLayout
 Reduction = Literal["token", "sample"]
 ScheduleKind = Literal["cosine", "linear", "constant"]
 Tracker = Literal["mlflow", "wandb", "trackio"]
@@ -62,8 +63,9 @@ class Batch(Strict):
     micro_tokens: int = Field(default=8192, ge=2, le=MOST)
     """Most tokens of one forward pass (padding included)."""
     layout: Layout = "auto"
-    """``packed``: rows end to end without padding and without seeing each other. ``padded``: rows of similar length
-    side by side; for architectures that carry state over a row's border. ``auto`` tries packing on the model."""
+    """``shared``: rows end to end without seeing each other, what they have in common at their beginning once.
+    ``packed``: each row whole. ``padded``: rows of similar length side by side; for architectures that carry state over
+    a row's border. ``auto`` tries them on the model in this order; ``shared`` is for CPUs."""
     reduction: Reduction = "token"
     """``token``: every trained token weighs the same. ``sample``: every row weighs the same."""
 

@@ -72,7 +72,7 @@ def nll_sums(logp_K: Tensor, sample_K: Tensor) -> NllSums:
 
 
 def held_out_nll(
-    scorer: TokenScorer, rows: Iterable[Example], *, micro_tokens: int, packed: bool, world: World = ALONE
+    scorer: TokenScorer, rows: Iterable[Example], *, micro_tokens: int, layout: BatchLayout, world: World = ALONE
 ) -> NllSums:
     """Score every row once, without dropout and without a graph; equal for any number of processes.
 
@@ -83,7 +83,7 @@ def held_out_nll(
     scorer.eval()
     try:
         with torch.no_grad():
-            for batch in _batches(rows, micro_tokens, packed, world):
+            for batch in _batches(rows, micro_tokens, layout, world):
                 total += nll_sums(scorer(batch.to(scorer.device)), batch.sample_K.to(scorer.device))
     finally:
         scorer.train(was_training)
@@ -93,9 +93,11 @@ def held_out_nll(
     return total
 
 
-def _batches(rows: Iterable[Example], micro_tokens: int, packed: bool, world: World) -> Iterator[MicroBatch]:
+def _batches(
+    rows: Iterable[Example], micro_tokens: int, layout: BatchLayout, world: World
+) -> Iterator[MicroBatch]:
     iterator = iter(rows)
     while window := list(islice(iterator, ROWS_AT_ONCE)):
-        own: Sequence[list[Example]] = world.share(cut_step(window, micro_tokens, packed=packed, parts=world.size))
+        own: Sequence[list[Example]] = world.share(cut_step(window, micro_tokens, layout=layout, parts=world.size))
         for members in own:
-            yield collate(members, packed=packed)
+            yield collate(members, layout=layout)

@@ -170,7 +170,7 @@ def _loop(
         SftObjective(recipe.batch.reduction),
         source,
         Outputs(run.checkpoints, log, timings, trackers),
-        _loop_settings(recipe, learner.packed, inputs.renderer.template_hash),
+        _loop_settings(recipe, learner.layout, inputs.renderer.template_hash),
         dev=dev,
         world=world,
     )
@@ -200,7 +200,7 @@ def _finish(recipe: SftRecipe, inputs: Inputs, run: RunDir, learner: Learner, tr
         tokens=trainer.tokens,
         start_nll=evals[0] if evals else None,
         final_nll=evals[-1] if evals else None,
-        layout="packed" if learner.packed else "padded",
+        layout=learner.layout,
         parameters=total,
         trained_parameters=trained,
     )
@@ -213,12 +213,12 @@ def _finish(recipe: SftRecipe, inputs: Inputs, run: RunDir, learner: Learner, tr
     return result
 
 
-def _loop_settings(recipe: SftRecipe, packed: bool, template_hash: str) -> LoopSettings:
+def _loop_settings(recipe: SftRecipe, layout: BatchLayout, template_hash: str) -> LoopSettings:
     return LoopSettings(
         schedule=recipe.schedule,
         clip_norm=recipe.clip_norm,
         micro_tokens=recipe.batch.micro_tokens,
-        packed=packed,
+        layout=layout,
         recipe_sha256=recipe.sha256(),
         template_hash=template_hash,
         eval_every=recipe.eval.every,

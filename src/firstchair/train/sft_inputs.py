@@ -10,7 +10,7 @@ import torch
 
 from firstchair.chat.renderer import Renderer
 from firstchair.core.errors import DataError
-from firstchair.train.config import SftRecipe
+from firstchair.train.config import BatchLayout, SftRecipe
 from firstchair.train.layouts import choose_layout
 from firstchair.train.models import apply_method, load_base, model_vocab_size, pick_device
 from firstchair.train.run_dir import RunDir
@@ -34,7 +34,7 @@ class Learner:
     """The model, ready to train."""
 
     scorer: TokenScorer
-    packed: bool
+    layout: BatchLayout
 
 
 def read_inputs(recipe: SftRecipe) -> Inputs:
@@ -90,10 +90,10 @@ def load_learner(recipe: SftRecipe, inputs: Inputs, rank: int = 0) -> Learner:
     base = load_base(recipe.model, precision=recipe.base_precision, device=device)
     model = apply_method(base, recipe.method, gradient_checkpointing=recipe.gradient_checkpointing)
     scorer = TokenScorer(model, autocast=torch.bfloat16 if recipe.precision == "bf16" else None)
-    packed = choose_layout(scorer, recipe.batch.layout)
+    layout = choose_layout(scorer, recipe.batch.layout)
     # Adapters begin equal in every process; dropout differs from process to process.
     torch.manual_seed(recipe.seed + 1 + rank)
-    return Learner(scorer.train(), packed)
+    return Learner(scorer.train(), layout)
 
 
 def sample_spans(rows: TokenSet, renderer: Renderer, count: int = 3) -> tuple[str, ...]:

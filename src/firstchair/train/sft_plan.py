@@ -62,7 +62,7 @@ def plan_sft(recipe: SftRecipe, *, scratch: Path, progress: ProgressMaker = prog
         dev=dev.counts if dev is not None else None,
         samples=sample_spans(train, inputs.renderer),
         steps=source.total_steps,
-        layout="packed" if learner.packed else "padded",
+        layout=learner.layout,
         parameters=total,
         trained_parameters=trained,
         tokens_per_second=1.0 / seconds,
@@ -72,8 +72,8 @@ def plan_sft(recipe: SftRecipe, *, scratch: Path, progress: ProgressMaker = prog
 
 def _time_micro_batch(learner: Learner, source: EpochSource, recipe: SftRecipe) -> float:
     """Seconds a token, forward and backward, on the first micro-batch of the run; the second of two tries."""
-    members = cut_step(source.examples(0), recipe.batch.micro_tokens, packed=learner.packed)[0]
-    batch = collate(members, packed=learner.packed).to(learner.scorer.device)
+    members = cut_step(source.examples(0), recipe.batch.micro_tokens, layout=learner.layout)[0]
+    batch = collate(members, layout=learner.layout).to(learner.scorer.device)
     seconds = 0.0
     for _ in range(2):
         started = time.perf_counter()

@@ -26,7 +26,7 @@ from firstchair.train.checkpoints import (
     restore_random_state,
     save_checkpoint,
 )
-from firstchair.train.config import Schedule
+from firstchair.train.config import BatchLayout, Schedule
 from firstchair.train.dist import ALONE, World
 from firstchair.train.examples import Example
 from firstchair.train.interrupts import stop_on_signals
@@ -47,7 +47,7 @@ class LoopSettings:
     schedule: Schedule
     clip_norm: float | None
     micro_tokens: int
-    packed: bool
+    layout: BatchLayout
     recipe_sha256: str
     template_hash: str
     eval_every: int | None = None
@@ -131,8 +131,8 @@ class Trainer:
 
     def micro_batches(self, examples: Sequence[Example]) -> Sequence[MicroBatch]:
         """This process's micro-batches of the step, completed by the objective."""
-        cut = cut_step(examples, self.settings.micro_tokens, packed=self.settings.packed, parts=self.world.size)
-        own = [collate(members, packed=self.settings.packed) for members in self.world.share(cut)]
+        cut = cut_step(examples, self.settings.micro_tokens, layout=self.settings.layout, parts=self.world.size)
+        own = [collate(members, layout=self.settings.layout) for members in self.world.share(cut)]
         with torch.no_grad():
             return self.objective.prepare([batch.to(self.scorer.device) for batch in own], self.scorer)
 
@@ -226,7 +226,7 @@ class Trainer:
             self.scorer,
             self.dev,
             micro_tokens=settings.eval_micro_tokens or settings.micro_tokens,
-            packed=settings.packed,
+            layout=settings.layout,
             world=self.world,
         )
         self.last_nll = nll

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.gateway.recording.calls import READERS, SYSTEM, TOOLS, body_of, called, record, said, user
 
 from firstchair.chat.messages import UNFINISHED, ending
-from firstchair.data.decisions import decision_points
 from firstchair.gateway.dialects.base import EngineTokens, FailureKind, TokenCounts
 from firstchair.gateway.records import Outcome
 from firstchair.gateway.stitch import NotStitched, Stitcher, Stored
 from firstchair.traces.checks import check_session
+from firstchair.traces.decisions import decision_points
 from firstchair.traces.session import CallTokens, Usage
 
 S = 1_000_000

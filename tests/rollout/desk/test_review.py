@@ -6,12 +6,12 @@ import pytest
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall, text_message
 from firstchair.data.corrections import Dimension, apply_corrections, correction_from, same_action
-from firstchair.data.decisions import decision_points
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.review import corrections_of, dimension_of, review
 from firstchair.rollout.desk.sample import play
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher, oracle
+from firstchair.traces.decisions import decision_points
 from firstchair.traces.session import Session, turns_of
 
 RATE = 0.25

@@ -15,11 +15,11 @@ from firstchair.core.atomic import refuse_existing
 from firstchair.core.errors import DataError
 from firstchair.data.alternatives import Alternative, apply_alternatives
 from firstchair.data.corrections import Correction, apply_corrections
-from firstchair.data.decisions import DecisionPoint, decision_points
 from firstchair.data.golden.checks import point_problem
 from firstchair.data.golden.golden_set import CatalogRow, GoldenSet
 from firstchair.data.golden.manifest import Manifest
 from firstchair.data.golden.write import alone, write_set
+from firstchair.traces.decisions import DecisionPoint, decision_points
 from firstchair.traces.session import Session, catalog_id_of, turns_of
 
 GoldPolicy = Literal["observed", "none"]

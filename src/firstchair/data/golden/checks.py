@@ -12,8 +12,8 @@ from firstchair.chat.actions import Action
 from firstchair.chat.messages import REFUSED, TRUNCATED, UNFINISHED, Tool
 from firstchair.chat.schema_check import check_arguments
 from firstchair.data.corrections import brief
-from firstchair.data.decisions import DecisionPoint
 from firstchair.data.golden.golden_set import GoldenSet
+from firstchair.traces.decisions import DecisionPoint
 
 
 class Verdicts(Protocol):
@@ -27,7 +27,7 @@ class Verdicts(Protocol):
 
 
 class Scorer(Protocol):
-    """``evals.verdict.score``; passed in, so that data does not depend on evals."""
+    """``catalog.verdict.score``; passed in, so that a caller may check by another."""
 
     def __call__(
         self, decision: DecisionPoint, reply: Action, matchers: Matchers, tools: Sequence[Tool], /

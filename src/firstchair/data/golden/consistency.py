@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from firstchair.core.errors import DataError
 from firstchair.data.corrections import brief, same_action
-from firstchair.data.decisions import decision_points
 from firstchair.data.golden.golden_set import GoldenSet, catalog_lines, session_lines
 from firstchair.data.golden.manifest import CATALOGS, SESSIONS
 from firstchair.data.golden.write import counts_of
 from firstchair.traces.checks import check_session
+from firstchair.traces.decisions import decision_points
 
 
 def text_problems(golden: GoldenSet) -> Iterator[str]:

@@ -18,9 +18,9 @@ from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.core.jsontext import dumps
-from firstchair.data.decisions import DecisionPoint, context
 from firstchair.data.golden.manifest import CATALOGS, RESTORE, SESSIONS, Manifest, read_manifest
 from firstchair.data.golden.record import from_line, to_row
+from firstchair.traces.decisions import DecisionPoint, context
 from firstchair.traces.session import Session, catalog_id_of
 
 

@@ -14,8 +14,8 @@ import msgspec
 from firstchair.chat.actions import Action, action_of
 from firstchair.chat.messages import Message, ToolCall
 from firstchair.core.errors import DataError
-from firstchair.data.decisions import Accepted, DecisionPoint
 from firstchair.data.golden.manifest import SCHEMA_VERSION
+from firstchair.traces.decisions import Accepted, DecisionPoint
 from firstchair.traces.session import ModelCall, Session, Source, Turn, turns_of
 
 

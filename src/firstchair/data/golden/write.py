@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from firstchair.core.atomic import atomic_dir
-from firstchair.data.decisions import DecisionPoint
 from firstchair.data.golden.golden_set import GoldenSet, catalog_lines, session_lines
 from firstchair.data.golden.manifest import CATALOGS, MANIFEST, SESSIONS, Counts, render
+from firstchair.traces.decisions import DecisionPoint
 
 NO_GOLD = "(no gold)"
 FINAL_REPLY = "final_reply"

@@ -29,7 +29,7 @@ from firstchair.chat.actions import Action, ParsedReply
 from firstchair.chat.messages import Tool
 from firstchair.chat.schema_check import check_arguments
 from firstchair.core.errors import DataError
-from firstchair.data.decisions import Accepted, DecisionPoint
+from firstchair.traces.decisions import Accepted, DecisionPoint
 
 SCORER_VERSION = "1"
 """Raised whenever a rule changes a verdict, so that runs scored by other rules are never compared unseen."""

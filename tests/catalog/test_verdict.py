@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstchair.catalog.call_rules import Matchers
+from firstchair.catalog.verdict import Scorer, Verdict, score
 from firstchair.chat.actions import Action, ParsedReply, Problem
 from firstchair.chat.messages import Tool, ToolCall
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import dumps
-from firstchair.data.decisions import Accepted, DecisionPoint
-from firstchair.evals.verdict import Scorer, Verdict, score
 from firstchair.testing.scorer_table import FALSE_FAILURES, FALSE_PASSES, Case
+from firstchair.traces.decisions import Accepted, DecisionPoint
 
 
 def call(name: str, text: str) -> ToolCall:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from firstchair.chat.actions import action_of
 from firstchair.chat.messages import Message, ToolCall, assistant_message, text_message, tool_result
-from firstchair.data.decisions import context, decision_points
 from firstchair.testing.sessions import trip_session
+from firstchair.traces.decisions import context, decision_points
 from firstchair.traces.session import Session
 
 
