@@ -118,7 +118,7 @@ def ours(model: Path, data: list[Example], options: argparse.Namespace, scratch:
         schedule=Schedule(kind="constant", warmup_ratio=0.0),
         clip_norm=1.0,
         micro_tokens=options.micro_tokens,
-        packed=options.layout == "packed",
+        layout=options.layout,
         recipe_sha256="",
         template_hash="",
     )
@@ -141,7 +141,7 @@ def our_loss(model: Path, data: list[Example], batch: int) -> float:
     """Mean −log p over the trained tokens of the first rows, in float32."""
     scorer = TokenScorer(load_base(model, precision="fp32", device=torch.device("cpu")))
     with torch.no_grad():
-        return float(-scorer(collate(data[:batch], packed=True)).mean())
+        return float(-scorer(collate(data[:batch], layout="packed")).mean())
 
 
 def theirs(model: Path, data: Path, packing: str, options: argparse.Namespace) -> dict[str, float]:
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--layout", choices=["packed", "padded"], default="packed")
+    parser.add_argument("--layout", choices=["shared", "packed", "padded"], default="shared")
     parser.add_argument("--batch", type=int, default=8, help="rows of one step")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--micro-tokens", type=int, default=8192)

@@ -9,6 +9,7 @@ from firstchair.train.batching import collate, cut_step
 from firstchair.train.examples import Example
 
 BUDGET = 40
+LAYOUTS = st.sampled_from(["padded", "packed", "shared"])
 ROWS = st.lists(st.tuples(st.integers(1, BUDGET), st.one_of(st.none(), st.integers(0, 3))), min_size=0, max_size=24)
 
 
@@ -19,9 +20,9 @@ def rows_of(shapes):
     ]
 
 
-@given(ROWS, st.booleans(), st.integers(1, 3))
-def test_every_row_is_in_exactly_one_micro_batch_and_groups_stay_whole(shapes, packed, parts):
-    cut = cut_step(rows_of(shapes), BUDGET, packed=packed, parts=parts)
+@given(ROWS, LAYOUTS, st.integers(1, 3))
+def test_every_row_is_in_exactly_one_micro_batch_and_groups_stay_whole(shapes, layout, parts):
+    cut = cut_step(rows_of(shapes), BUDGET, layout=layout, parts=parts)
     assert sorted(row.key for members in cut for row in members) == list(range(len(shapes)))
     assert len(cut) % parts == 0
     where = {row.key: place for place, members in enumerate(cut) for row in members}
@@ -29,17 +30,17 @@ def test_every_row_is_in_exactly_one_micro_batch_and_groups_stay_whole(shapes, p
         assert len({where[key] for key, (_, own) in enumerate(shapes) if own == group}) <= 1
 
 
-@given(ROWS, st.booleans())
-def test_no_micro_batch_is_over_budget_unless_one_group_is(shapes, packed):
-    for members in cut_step(rows_of(shapes), BUDGET, packed=packed):
-        cost = sum(map(len, members)) if packed else max(map(len, members), default=0) * len(members)
+@given(ROWS, LAYOUTS)
+def test_no_micro_batch_is_over_budget_unless_one_group_is(shapes, layout):
+    for members in cut_step(rows_of(shapes), BUDGET, layout=layout):
+        cost = sum(map(len, members)) if layout != "padded" else max(map(len, members), default=0) * len(members)
         units = {row.group if row.group is not None else -1 - row.key for row in members}
         assert cost <= BUDGET or len(units) == 1
 
 
 def test_cutting_is_the_same_every_time():
     rows = random_examples([5, 9, 9, 3, 30, 12])
-    cuts = [[[row.key for row in members] for members in cut_step(rows, 32, packed=True)] for _ in range(2)]
+    cuts = [[[row.key for row in members] for members in cut_step(rows, 32, layout="packed")] for _ in range(2)]
     assert cuts[0] == cuts[1]
 
 
@@ -48,7 +49,7 @@ def test_a_packed_batch_lays_rows_end_to_end_and_restarts_positions():
         Example(np.array([5, 6, 7], np.int32), np.array([False, True, True])),
         Example(np.array([8, 9], np.int32), np.array([False, True])),
     ]
-    batch = collate(rows, packed=True)
+    batch = collate(rows, layout="packed")
     assert batch.ids.tolist() == [[5, 6, 7, 8, 9]]
     assert batch.positions.tolist() == [[0, 1, 2, 0, 1]]
     assert batch.lengths == (3, 2)
@@ -63,7 +64,7 @@ def test_a_padded_batch_counts_places_by_row_and_pads_on_the_right():
         Example(np.array([5, 6, 7], np.int32), np.array([False, False, True])),
         Example(np.array([8, 9], np.int32), np.array([False, True])),
     ]
-    batch = collate(rows, packed=False)
+    batch = collate(rows, layout="padded")
     assert batch.ids.tolist() == [[5, 6, 7], [8, 9, 0]]
     assert batch.keep_K.tolist() == [1, 3]
     assert batch.targets_K.tolist() == [7, 9]
@@ -74,13 +75,13 @@ def test_columns_travel_with_their_tokens():
     mask = np.array([False, True, False, True])
     advantages = np.array([0.0, 1.5, 9.0, -2.0], np.float32)
     rows = [Example(np.arange(4, dtype=np.int32), mask, {"advantages": advantages}, group=1) for _ in range(2)]
-    batch = collate(rows, packed=True)
+    batch = collate(rows, layout="packed")
     assert batch.columns["advantages"].tolist() == [1.5, -2.0, 1.5, -2.0]
     assert batch.groups == (1, 1)
 
 
 def test_no_rows_at_all_make_a_batch_that_trains_nothing():
-    batch = collate([], packed=True)
+    batch = collate([], layout="packed")
     assert batch.is_filler
     assert len(batch.keep_K) == 0
 

@@ -47,11 +47,11 @@ def test_lengths_that_differ_are_refused():
         sums([-1.0, -2.0], [0])
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_batching_does_not_change_the_held_out_loss(scorer, packed):
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_batching_does_not_change_the_held_out_loss(scorer, layout):
     rows = random_examples([5, 9, 3, 11, 7, 4], untrained=[2])
-    whole = held_out_nll(scorer, rows, micro_tokens=1000, packed=True)
-    cut = held_out_nll(scorer, rows, micro_tokens=12, packed=packed)
+    whole = held_out_nll(scorer, rows, micro_tokens=1000, layout="packed")
+    cut = held_out_nll(scorer, rows, micro_tokens=12, layout=layout)
     assert cut.per_token == pytest.approx(whole.per_token, abs=1e-5)
     assert cut.per_sample == pytest.approx(whole.per_sample, abs=1e-5)
     assert (cut.tokens, cut.samples) == (sum(row.trained_tokens for row in rows), 5)
@@ -60,4 +60,4 @@ def test_batching_does_not_change_the_held_out_loss(scorer, packed):
 
 def test_held_out_rows_without_a_trained_token_are_refused(scorer):
     with pytest.raises(DataError, match="no token in the loss"):
-        held_out_nll(scorer, random_examples([4], untrained=[0]), micro_tokens=10, packed=True)
+        held_out_nll(scorer, random_examples([4], untrained=[0]), micro_tokens=10, layout="packed")

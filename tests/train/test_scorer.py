@@ -10,6 +10,7 @@ from firstchair.train.batching import collate
 from firstchair.train.examples import Example
 from firstchair.train.layouts import choose_layout, reference_logprobs
 from firstchair.train.objective import SftObjective
+from firstchair.train.prefixes import SHORTEST, Segment
 from firstchair.train.scorer import TokenScorer, spare_places
 
 LENGTHS = [7, 3, 12, 5]
@@ -28,22 +29,72 @@ def loss_and_gradient(scorer, batches):
     return total, {name: parameter.grad.clone() for name, parameter in scorer.named_parameters()}
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_batched_rows_have_the_losses_and_gradients_of_rows_alone(scorer, packed):
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_batched_rows_have_the_losses_and_gradients_of_rows_alone(scorer, layout):
     rows = random_examples(LENGTHS)
-    alone, alone_gradient = loss_and_gradient(scorer, [collate([row], packed=False) for row in rows])
-    together, gradient = loss_and_gradient(scorer, [collate(rows, packed=packed)])
+    alone, alone_gradient = loss_and_gradient(scorer, [collate([row], layout="padded") for row in rows])
+    together, gradient = loss_and_gradient(scorer, [collate(rows, layout=layout)])
     assert together == pytest.approx(alone, abs=1e-5)
     for name, expected in alone_gradient.items():
         torch.testing.assert_close(gradient[name], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_scores_are_those_of_the_models_own_forward_pass(scorer, packed):
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_scores_are_those_of_the_models_own_forward_pass(scorer, layout):
     rows = random_examples(LENGTHS)
     torch.testing.assert_close(
-        scorer(collate(rows, packed=packed)), reference_logprobs(scorer, rows), rtol=1e-4, atol=1e-4
+        scorer(collate(rows, layout=layout)), reference_logprobs(scorer, rows), rtol=1e-4, atol=1e-4
     )
+
+
+def branching_examples():
+    """Rows over one beginning, some of them over a longer one; two are equal, one is a beginning of another."""
+    root, branch = (random_examples([length])[0].ids for length in (SHORTEST + 3, SHORTEST + 8))
+    tails = [row.ids for row in random_examples([4, 9, 6, 1, 7])]
+    ids = [
+        np.concatenate([root, tails[0]]),
+        np.concatenate([root, branch, tails[1]]),
+        np.concatenate([root, branch, tails[2]]),
+        np.concatenate([root, branch, tails[2]]),
+        np.concatenate([root, branch]),
+        np.concatenate([root, tails[3]]),
+        tails[4],
+    ]
+    return [Example(row, np.arange(len(row)) > len(row) // 2, key=key) for key, row in enumerate(ids)]
+
+
+def test_shared_beginnings_change_neither_loss_nor_gradient(scorer):
+    """Trained tokens lie inside the shared parts too."""
+    rows = branching_examples()
+    whole, whole_gradient = loss_and_gradient(scorer, [collate(rows, layout="packed")])
+    batch = collate(rows, layout="shared")
+    assert batch.ids.numel() < sum(map(len, rows)) * 0.6
+    shared, gradient = loss_and_gradient(scorer, [batch])
+    assert shared == pytest.approx(whole, abs=1e-5)
+    for name, expected in whole_gradient.items():
+        torch.testing.assert_close(gradient[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shared_beginnings_with_fewer_key_heads():
+    config = MistralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = MistralForCausalLM(config)
+    model.set_attn_implementation(attention.install())
+    rows = branching_examples()
+    scorer = TokenScorer(model)
+    torch.testing.assert_close(
+        scorer(collate(rows, layout="shared")), reference_logprobs(scorer, rows), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_sliding_window_shorter_than_the_batch_refuses_to_share():
+    query = torch.randn(1, 2, 40, 8)
+    segments = (Segment(0, 20, 40), Segment(20, 30, 30), Segment(30, 40, 40))
+    with pytest.raises(NotImplementedError, match="shared beginnings"):
+        attention.rows_attention(torch.nn.Identity(), query, query, query, None, segments=segments, sliding_window=16)
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 2048, 2049, 4095, 100_001])
@@ -55,11 +106,11 @@ def test_few_different_sizes_are_left():
     assert len({count + spare_places(count) for count in range(1024, 4096)}) <= 2 * 16 + 1
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_filling_up_changes_neither_loss_nor_gradient(scorer, packed):
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_filling_up_changes_neither_loss_nor_gradient(scorer, layout):
     """In half precision on a CPU the batch is filled up to a rounder size; nothing that counts may notice."""
     rows = [Example(row.ids, np.arange(len(row)) > 0, key=row.key) for row in random_examples([77, 53, 40])]
-    batch = collate(rows, packed=packed)
+    batch = collate(rows, layout=layout)
     assert spare_places(batch.ids.shape[1])
     assert spare_places(len(batch.keep_K))
     exact, exact_gradient = loss_and_gradient(scorer, [batch])
@@ -75,7 +126,7 @@ def test_filling_up_changes_neither_loss_nor_gradient(scorer, packed):
 def test_a_row_does_not_see_the_row_before_it(scorer):
     first, second = random_examples([6, 6])
     changed = Example((first.ids + 7) % 50, first.loss_mask, key=first.key)
-    before, after = (scorer(collate([row, second], packed=True)) for row in (first, changed))
+    before, after = (scorer(collate([row, second], layout="packed")) for row in (first, changed))
     own = int(first.loss_mask.sum())
     torch.testing.assert_close(before[own:], after[own:], rtol=0, atol=0)
 
@@ -87,8 +138,8 @@ def test_untrained_tokens_at_the_end_change_neither_loss_nor_gradient(scorer, ta
     longer = Example(
         np.append(row.ids, tail).astype(np.int32), np.append(row.loss_mask, [False] * len(tail)).astype(np.bool_)
     )
-    loss, gradient = loss_and_gradient(scorer, [collate([row], packed=True)])
-    other_loss, other = loss_and_gradient(scorer, [collate([longer], packed=True)])
+    loss, gradient = loss_and_gradient(scorer, [collate([row], layout="packed")])
+    other_loss, other = loss_and_gradient(scorer, [collate([longer], layout="packed")])
     assert other_loss == pytest.approx(loss, abs=1e-5)
     for name in gradient:
         torch.testing.assert_close(other[name], gradient[name], rtol=1e-4, atol=1e-5)
@@ -101,14 +152,14 @@ def test_gradient_of_the_loss_enters_at_trained_places_only(scorer):
     seen = []
     norm = scorer.model.model.norm
     norm.register_forward_hook(lambda module, inputs, output: (output.retain_grad(), seen.append(output))[1])
-    loss_and_gradient(scorer, [collate([row], packed=True)])
+    loss_and_gradient(scorer, [collate([row], layout="packed")])
     touched = seen[0].grad[0].abs().sum(-1) > 0
     assert touched.tolist() == [*row.loss_mask[1:].tolist(), False]
 
 
 def test_a_head_cut_into_chunks_gives_the_same_numbers(scorer):
     rows = random_examples(LENGTHS)
-    batch = collate(rows, packed=True)
+    batch = collate(rows, layout="packed")
     whole, whole_gradient = loss_and_gradient(scorer, [batch])
     scorer.chunk_elements = 3 * scorer.head_width
     cut, cut_gradient = loss_and_gradient(scorer, [batch])
@@ -121,12 +172,12 @@ def test_the_head_runs_on_trained_places_only(scorer):
     seen = []
     scorer.model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape)))
     rows = random_examples(LENGTHS)
-    scorer(collate(rows, packed=True))
+    scorer(collate(rows, layout="packed"))
     assert seen == [(sum(row.trained_tokens for row in rows), 50)]
 
 
 def test_bfloat16_is_close_to_float32(scorer):
-    batch = collate(random_examples(LENGTHS), packed=True)
+    batch = collate(random_examples(LENGTHS), layout="packed")
     exact = scorer(batch)
     scorer.autocast = torch.bfloat16
     rough = scorer(batch)
@@ -150,7 +201,7 @@ def test_sliding_window_attention_is_kept_inside_packed_rows():
     rows = random_examples([9, 4])
     expected = reference_logprobs(TokenScorer(plain), rows)
     plain.set_attn_implementation(attention.install())
-    torch.testing.assert_close(TokenScorer(plain)(collate(rows, packed=True)), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(TokenScorer(plain)(collate(rows, layout="packed")), expected, rtol=1e-4, atol=1e-4)
 
 
 def convolutional_model():
@@ -174,17 +225,19 @@ def convolutional_model():
 
 
 def test_a_model_that_leaks_between_packed_rows_is_padded_instead():
-    assert choose_layout(convolutional_model(), "auto") is False
+    assert choose_layout(convolutional_model(), "auto") == "padded"
 
 
-def test_asking_to_pack_a_model_that_leaks_is_refused():
-    with pytest.raises(ConfigError, match="rows of Lfm2ForCausalLM see each other when packed"):
-        choose_layout(convolutional_model(), "packed")
+@pytest.mark.parametrize("wanted", ["packed", "shared"])
+def test_asking_to_pack_a_model_that_leaks_is_refused(wanted):
+    with pytest.raises(ConfigError, match=f"found {wanted}, but rows of Lfm2ForCausalLM see each other when packed"):
+        choose_layout(convolutional_model(), wanted)
 
 
-def test_a_transformer_is_packed(scorer):
-    assert choose_layout(scorer, "auto") is True
-    assert choose_layout(scorer, "padded") is False
+def test_a_transformer_is_packed_and_shares_beginnings(scorer):
+    assert choose_layout(scorer, "auto") == "shared"
+    assert choose_layout(scorer, "packed") == "packed"
+    assert choose_layout(scorer, "padded") == "padded"
     assert scorer.training
 
 

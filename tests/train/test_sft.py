@@ -278,8 +278,9 @@ def test_merging_without_the_base_says_how_to_name_it(recipe_of, tmp_path):
 def test_packed_and_padded_rows_of_real_sessions_score_the_same(model_dir, dev_corpus):
     scorer = TokenScorer(load_base(model_dir, precision="fp32", device=torch.device("cpu")))
     rows = held_out_examples(dev_corpus, model_dir)
-    packed, padded = (scorer(collate(rows, packed=packed)) for packed in (True, False))
+    padded, packed, shared = (scorer(collate(rows, layout=layout)) for layout in ("padded", "packed", "shared"))
     torch.testing.assert_close(packed, padded, rtol=0, atol=1e-5)
+    torch.testing.assert_close(shared, padded, rtol=0, atol=1e-5)
 
 
 def test_a_finished_run_with_a_damaged_result_is_refused(recipe_of):

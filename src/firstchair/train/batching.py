@@ -78,9 +78,7 @@ class MicroBatch:
         )
 
 
-def cut_step(
-    examples: Sequence[Example], budget: int, *, layout: BatchLayout, parts: int = 1
-) -> list[list[Example]]:
+def cut_step(examples: Sequence[Example], budget: int, *, layout: BatchLayout, parts: int = 1) -> list[list[Example]]:
     """Cut a step into micro-batches of at most ``budget`` tokens, padding included; their number is a multiple of
     ``parts`` (processes), the last ones empty when there are too few rows.
 

@@ -16,7 +16,7 @@ from firstchair.core.seeds import MAX_SEED
 OverLong = Literal["error", "skip", "truncate-left-keep-last"]
 BatchLayout = Literal["padded", "packed", "shared"]
 Layout = Literal["auto"] | BatchLayout
-Reduction = Literal["token", "sample"]
+Reduction = Literal["token", "sample", "constant"]
 ScheduleKind = Literal["cosine", "linear", "constant"]
 Tracker = Literal["mlflow", "wandb", "trackio"]
 
@@ -64,9 +64,9 @@ class Batch(Strict):
     """Most tokens of one forward pass (padding included)."""
     layout: Layout = "auto"
     """``shared``: rows end to end without seeing each other, what they have in common at their beginning once.
-    ``packed``: each row whole. ``padded``: rows of similar length side by side; for architectures that carry state over
-    a row's border. ``auto`` tries them on the model in this order; ``shared`` is for CPUs."""
-    reduction: Reduction = "token"
+    ``packed``: each row whole. ``padded``: rows of similar length side by side; for architectures that carry state
+    over a row's border. ``auto`` tries them on the model in this order; ``shared`` is for CPUs."""
+    reduction: Literal["token", "sample"] = "token"
     """``token``: every trained token weighs the same. ``sample``: every row weighs the same."""
 
 

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from firstchair.core.errors import ConfigError
 from firstchair.train.batching import collate
-from firstchair.train.config import Layout
+from firstchair.train.config import BatchLayout, Layout
 from firstchair.train.examples import Example
+from firstchair.train.prefixes import SHORTEST
 from firstchair.train.scorer import TokenScorer
 
-PROBE_LENGTHS = (9, 17, 6)
+PROBE_LENGTHS = (9, SHORTEST + 5, SHORTEST + 3)
 EXACT_NATS, ROUGH_NATS = 2e-3, 0.15
 """How far two ways to compute the same log-probability may lie apart, in float32 and in half precision."""
 ROUGH_SHARE = 2.0**-6
@@ -27,39 +28,44 @@ ROUGH_SHARE = 2.0**-6
 ids a trained model of 30 layers has logits of 30 and differs by 0.2; a row that sees another one differs by nats."""
 
 
-def choose_layout(scorer: TokenScorer, wanted: Layout) -> bool:
-    """Whether batches are packed. ``auto`` packs when packed rows score as they do alone.
+def choose_layout(scorer: TokenScorer, wanted: Layout) -> BatchLayout:
+    """How batches are laid out. ``auto`` takes the first of shared, packed and padded that scores rows as they score
+    alone; shared on a CPU only, whose kernels gain by it.
 
-    Raises ``ConfigError`` when packing is asked for and leaks, or when the model's scores cannot be reproduced.
+    Raises ``ConfigError`` when the layout that is asked for leaks, or when the model's scores cannot be reproduced.
     """
     examples = probe_examples(scorer.head_width)
     own, largest = _own_scores(scorer, examples)
     exact = next(scorer.parameters()).dtype == torch.float32
     tolerance = EXACT_NATS if exact else max(ROUGH_NATS, ROUGH_SHARE * largest)
-    padded = _difference(scorer, examples, own, packed=False)
+
+    def leak(layout: BatchLayout) -> str | None:
+        """By how much the scores differ; ``None``: by no more than rounding does."""
+        found = _difference(scorer, examples, own, layout)
+        return None if found is not None and found <= tolerance else str(found or "an error")
+
     name = type(scorer.causal_lm).__name__
-    if padded is None or padded > tolerance:
+    if (found := leak("padded")) is not None:
         raise ConfigError(
-            f"model: {name}: scores from its backbone and LM head differ from its own forward pass by "
-            f"{padded if padded is not None else 'an error'}; this architecture cannot be trained here"
+            f"model: {name}: scores from its backbone and LM head differ from its own forward pass by {found}; "
+            "this architecture cannot be trained here"
         )
-    if wanted == "padded":
-        return False
-    packed = _difference(scorer, examples, own, packed=True)
-    if packed is not None and packed <= tolerance:
-        return True
-    if wanted == "packed":
+    if wanted == "auto":
+        tried: tuple[BatchLayout, ...] = ("shared", "packed") if scorer.device.type == "cpu" else ("packed",)
+        return next((layout for layout in tried if leak(layout) is None), "padded")
+    if (found := leak(wanted)) is not None:
         raise ConfigError(
-            f"batch.layout: found packed, but rows of {name} see each other when packed (log-probabilities differ by "
-            f"{packed if packed is not None else 'an error'}); set batch.layout=padded"
+            f"batch.layout: found {wanted}, but rows of {name} see each other when packed (log-probabilities differ "
+            f"by {found}); set batch.layout=padded"
         )
-    return False
+    return wanted
 
 
 def probe_examples(vocab_size: int) -> list[Example]:
-    """Rows of random ids, everything but the first token trained."""
+    """Rows of random ids, everything but the first token trained; the last two begin alike."""
     generator = np.random.default_rng(0)
     rows = [generator.integers(0, vocab_size, length).astype(np.int32) for length in PROBE_LENGTHS]
+    rows[-1][:SHORTEST] = rows[-2][:SHORTEST]
     return [Example(ids, np.arange(len(ids)) > 0) for ids in rows]
 
 
@@ -81,11 +87,11 @@ def _own_scores(scorer: TokenScorer, examples: Sequence[Example]) -> tuple[Tenso
     return torch.cat(found), largest
 
 
-def _difference(scorer: TokenScorer, examples: Sequence[Example], own: Tensor, *, packed: bool) -> float | None:
+def _difference(scorer: TokenScorer, examples: Sequence[Example], own: Tensor, layout: BatchLayout) -> float | None:
     """Largest difference from ``own``; ``None`` when the model refuses the layout."""
     try:
         with torch.no_grad(), _Evaluating(scorer):
-            scores = scorer(collate(examples, packed=packed).to(scorer.device))
+            scores = scorer(collate(examples, layout=layout).to(scorer.device))
     except (NotImplementedError, TypeError):
         return None
     return float((scores - own).abs().max())

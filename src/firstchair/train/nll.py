@@ -11,6 +11,7 @@ from torch import Tensor
 
 from firstchair.core.errors import DataError
 from firstchair.train.batching import MicroBatch, collate, cut_step
+from firstchair.train.config import BatchLayout
 from firstchair.train.dist import ALONE, World
 from firstchair.train.examples import Example
 from firstchair.train.scorer import TokenScorer
@@ -93,9 +94,7 @@ def held_out_nll(
     return total
 
 
-def _batches(
-    rows: Iterable[Example], micro_tokens: int, layout: BatchLayout, world: World
-) -> Iterator[MicroBatch]:
+def _batches(rows: Iterable[Example], micro_tokens: int, layout: BatchLayout, world: World) -> Iterator[MicroBatch]:
     iterator = iter(rows)
     while window := list(islice(iterator, ROWS_AT_ONCE)):
         own: Sequence[list[Example]] = world.share(cut_step(window, micro_tokens, layout=layout, parts=world.size))

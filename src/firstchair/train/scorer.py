@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from firstchair.train.batching import MicroBatch
+from firstchair.train.prefixes import Segment
 
 HEAD_CHUNK_ELEMENTS = 1 << 26
 """Logits computed at once (tokens × vocabulary), 256 MB in float32; more is cut, and recomputed going backwards."""
@@ -68,8 +69,10 @@ class TokenScorer(nn.Module):
         length = batch.ids.shape[1]
         spare = spare_places(length) if self.rounds_shapes else 0
         ids, positions = (functional.pad(tensor, (0, spare)) for tensor in (batch.ids, batch.positions))
-        filler = (spare,) if spare else ()
-        rows = {"row_lengths": (*batch.lengths, *filler)} if batch.packed else {}
+        rows = {}
+        if batch.segments is not None:
+            filler = (Segment(length, length + spare, length + spare),) if spare else ()
+            rows["segments"] = (*batch.segments, *filler)
         out = self.causal_lm.base_model(input_ids=ids, position_ids=positions, use_cache=False, **rows)
         states: Tensor = out.last_hidden_state[:, :length].flatten(0, 1)
         return states[keep_K]

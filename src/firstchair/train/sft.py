@@ -14,7 +14,7 @@ from firstchair.core.errors import ConfigError
 from firstchair.core.progress import Progress, Silent, progress
 from firstchair.engines.weights import weights_revision
 from firstchair.train.checkpoints import prune
-from firstchair.train.config import SftRecipe
+from firstchair.train.config import BatchLayout, SftRecipe
 from firstchair.train.dist import World, join_world, leave_world
 from firstchair.train.metrics import MetricLog, read_metrics
 from firstchair.train.models import DTYPES, count_parameters, export_model, stored_precision
