@@ -246,3 +246,21 @@ def test_a_head_that_does_more_than_a_matrix_is_refused(scorer):
     scorer.model.forward = lambda **inputs: type("Out", (), {"logits": 30 * torch.tanh(own(**inputs).logits)})()
     with pytest.raises(ConfigError, match="scores from its backbone and LM head differ from its own forward pass"):
         choose_layout(scorer, "auto")
+
+
+@pytest.mark.parametrize("chunk_elements", [1 << 26, 64 * 5])
+def test_entropies_come_with_the_scores_and_carry_gradients(scorer, chunk_elements):
+    rows = random_examples(LENGTHS)
+    batch = collate(rows, layout="packed")
+    scorer.chunk_elements = chunk_elements
+    logp_K, entropy_K = scorer.logprobs_and_entropy(batch)
+    torch.testing.assert_close(logp_K, scorer(batch))
+    ids = [torch.from_numpy(row.ids.astype(np.int64))[None] for row in rows]
+    logits = [scorer.model(input_ids=row, use_cache=False).logits[0, :-1].double() for row in ids]
+    masks = [torch.from_numpy(row.loss_mask[1:]) for row in rows]
+    chosen = torch.cat([own[mask] for own, mask in zip(logits, masks, strict=True)])
+    expected = torch.distributions.Categorical(logits=chosen).entropy()
+    torch.testing.assert_close(entropy_K.double(), expected, rtol=1e-4, atol=1e-5)
+    scorer.zero_grad()
+    entropy_K.sum().backward()
+    assert all(parameter.grad is not None for parameter in scorer.parameters())

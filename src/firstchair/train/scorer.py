@@ -6,6 +6,7 @@ through ``forward``, so that wrappers for many processes see one module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from firstchair.train.batching import MicroBatch
 from firstchair.train.prefixes import Segment
+
+Score = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""``(head, hidden [K, H], targets [K])`` to values whose last axis is K."""
 
 HEAD_CHUNK_ELEMENTS = 1 << 26
 """Logits computed at once (tokens × vocabulary), 256 MB in float32; more is cut, and recomputed going backwards."""
@@ -77,8 +81,14 @@ class TokenScorer(nn.Module):
         states: Tensor = out.last_hidden_state[:, :length].flatten(0, 1)
         return states[keep_K]
 
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """Log-probability of every trained token at temperature 1: ``[K]`` float32, nats."""
+    def logprobs_and_entropy(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """For every trained token its log-probability and the entropy of its distribution: both ``[K]``, nats."""
+        logp_K, entropy_K = self(batch, score=token_logprobs_and_entropy)
+        return logp_K, entropy_K
+
+    def forward(self, batch: MicroBatch, score: Score | None = None) -> Tensor:
+        """Log-probability of every trained token at temperature 1: ``[K]`` float32, nats. ``score`` asks for more."""
+        score = score or token_logprobs
         count = len(batch.keep_K)
         spare = spare_places(count) if self.rounds_shapes else 0
         keep_K, targets_K = (functional.pad(tensor, (0, spare)) for tensor in (batch.keep_K, batch.targets_K))
@@ -86,14 +96,12 @@ class TokenScorer(nn.Module):
             hidden = self.hidden(batch, keep_K)
             rows = max(self.chunk_elements // self.head_width, 1)
             if len(hidden) <= rows:
-                return token_logprobs(self.head, hidden, targets_K)[:count]
+                return score(self.head, hidden, targets_K)[..., :count]
             pieces = zip(torch.split(hidden, rows), torch.split(targets_K, rows), strict=True)
             return torch.cat(
-                [
-                    checkpoint(token_logprobs, self.head, piece, targets, use_reentrant=False)
-                    for piece, targets in pieces
-                ]
-            )[:count]
+                [checkpoint(score, self.head, piece, targets, use_reentrant=False) for piece, targets in pieces],
+                dim=-1,
+            )[..., :count]
 
     @property
     def head_width(self) -> int:
@@ -110,3 +118,9 @@ def token_logprobs(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
     """``log softmax(head(hidden))[targets]``: ``hidden`` ``[K, H]``, ``targets`` ``[K]`` int64; ``[K]`` float32."""
     logits: Tensor = head(hidden)
     return -functional.cross_entropy(logits.float(), targets, reduction="none")
+
+
+def token_logprobs_and_entropy(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
+    """``[2, K]`` float32: what ``token_logprobs`` gives, and −Σ p log p over the vocabulary, in nats."""
+    log_p = head(hidden).float().log_softmax(-1)
+    return torch.stack([log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)])
