@@ -3,7 +3,7 @@
     checkpoints/step-00000120/
         checkpoint.json        format, step, cursor, recipe hash, and the SHA-256 of the two files below
         weights.safetensors    what is trained (all weights, or the adapter); frozen weights come from the base
-        state.pt               optimizer and random states, loaded without unpickling code
+        state.pt               optimizer, random states and the source's own, loaded without unpickling code
 
 A checkpoint appears whole or not at all, and is verified before anything of it is used.
 """
@@ -43,7 +43,7 @@ class Position:
     step: int
     """Optimizer steps done."""
     examples: int
-    """Examples consumed: the data cursor. With the seed it fixes epoch, order and place."""
+    """Rows or prompts consumed: the data cursor. With the seed it fixes epoch, order and place."""
     tokens: int
     """Real tokens seen."""
     metrics_bytes: int
@@ -63,6 +63,8 @@ class Checkpoint:
     optimizer: list[dict[str, Any]]
     random_states: list[dict[str, Any]]
     """One per process."""
+    source: bytes = b""
+    """What the source needs beside the cursor (``Source.state``)."""
 
 
 def random_state() -> dict[str, Any]:
@@ -98,7 +100,14 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     try:
         with atomic_dir(path) as temporary:
             safetensors.torch.save_file(checkpoint.weights, temporary / _FILES[0])
-            torch.save({"optimizer": checkpoint.optimizer, "random": checkpoint.random_states}, temporary / _FILES[1])
+            state = {
+                "optimizer": checkpoint.optimizer,
+                "random": checkpoint.random_states,
+                "source": torch.frombuffer(bytearray(checkpoint.source), dtype=torch.uint8)
+                if checkpoint.source
+                else torch.empty(0, dtype=torch.uint8),
+            }
+            torch.save(state, temporary / _FILES[1])
             sums = {name: sha256_file(temporary / name) for name in _FILES}
             marker = {"format": FORMAT, "version": VERSION, **asdict(checkpoint.position), "files": sums}
             write_text(temporary / "checkpoint.json", dumps(marker) + "\n")
@@ -151,7 +160,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         weights = safetensors.torch.load_file(path / _FILES[0])
         state = torch.load(path / _FILES[1], weights_only=True, map_location="cpu")
         position = Position(**{name: marker[name] for name in Position.__dataclass_fields__})
-        return Checkpoint(position, weights, state["optimizer"], state["random"])
+        source = state["source"].numpy().tobytes()
+        return Checkpoint(position, weights, state["optimizer"], state["random"], source)
     except (SafetensorError, RuntimeError, KeyError, TypeError, EOFError) as error:
         raise IntegrityError(f"not a checkpoint of this version: {error}", path=str(path)) from None
 

@@ -6,7 +6,8 @@ handed the model, not its outputs, so that it may run it as often as it needs (s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +27,21 @@ class LossTerms:
     """Scalar with a graph; the loop divides it by the weight of the whole step and runs the backward pass."""
     sums: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict)
     """Metrics as (sum, count), no graph; the loop adds both over the step and divides once."""
+    maxima: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of which the step has the largest; a micro-batch without a token leaves them out."""
+
+
+def largest(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The maximum of each name over micro-batches and processes, which need not all know it; NaN where one is NaN.
+
+    Never divided by a count, and never 0 for want of a value.
+    """
+    found: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            seen = found.get(name, value)
+            found[name] = math.nan if math.isnan(seen) or math.isnan(value) else max(seen, value)
+    return found
 
 
 class Objective(Protocol):

@@ -41,11 +41,16 @@ class Optimizers:
         return self.parts[0].peaks[0]
 
     def step(self, factor: float) -> None:
-        """Update at ``factor`` × peak, then forget the gradients."""
+        """Update at ``factor`` × peak, then free the gradients."""
         for part in self.parts:
             for group, peak in zip(part.optimizer.param_groups, part.peaks, strict=True):
                 group["lr"] = peak * factor
             part.optimizer.step()
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """Free the gradients of every parameter."""
+        for part in self.parts:
             part.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ def plan_sft(recipe: SftRecipe, *, scratch: Path, progress: ProgressMaker = prog
 
 def _time_micro_batch(learner: Learner, source: EpochSource, recipe: SftRecipe) -> float:
     """Seconds a token, forward and backward, on the first micro-batch of the run; the second of two tries."""
-    members = cut_step(source.examples(0), recipe.batch.micro_tokens, layout=learner.layout)[0]
+    members = cut_step(source.feed(0).steps[0], recipe.batch.micro_tokens, layout=learner.layout)[0]
     batch = collate(members, layout=learner.layout).to(learner.scorer.device)
     seconds = 0.0
     for _ in range(2):

@@ -1,19 +1,34 @@
-"""Which examples an optimizer step sees."""
+"""What the loop is fed with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firstchair.core.errors import IntegrityError
 from firstchair.train.examples import Example
 
 
-class StepSource(Protocol):
-    """Feeds the loop; asked once per step, in order, from the cursor on."""
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What the loop trains on before it asks again."""
+
+    steps: Sequence[Sequence[Example]]
+    """The examples of one optimizer step; of several where these share a batch of rollouts. A step without examples
+    leaves the weights as they are."""
+    cursor: int
+    """Where the next feed begins."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What is to be logged with its steps: rewards, lengths, how many were left out."""
+
+
+class Source(Protocol):
+    """Feeds the loop; asked in order, from the cursor on. What it needs beside the cursor to go on is its state."""
 
     @property
     def total_steps(self) -> int:
@@ -25,8 +40,16 @@ class StepSource(Protocol):
         """About how many tokens the whole run sees, for the progress bar."""
         ...
 
-    def examples(self, cursor: int) -> Sequence[Example]:
-        """The examples of the step that begins after ``cursor`` examples; equal cursors give equal examples."""
+    def feed(self, cursor: int) -> Feed:
+        """What comes after ``cursor`` (rows, or prompts); equal cursors and states give equal examples."""
+        ...
+
+    def state(self) -> bytes:
+        """What a checkpoint must keep beside the cursor; empty when that is all."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Take up a state from a checkpoint. Raises ``IntegrityError`` when it is not one of this source."""
         ...
 
     def epoch(self, cursor: int) -> float:
@@ -65,9 +88,19 @@ class EpochSource:
         """Rows to see × mean length."""
         return round(self._total * sum(map(len, self._rows)) / len(self._rows))
 
-    def examples(self, cursor: int) -> list[Example]:
-        """Up to ``per_step`` rows."""
-        return [self._row(place) for place in range(cursor, min(cursor + self._per_step, self._total))]
+    def feed(self, cursor: int) -> Feed:
+        """One step of up to ``per_step`` rows."""
+        end = min(cursor + self._per_step, self._total)
+        return Feed([[self._row(place) for place in range(cursor, end)]], cursor=end)
+
+    def state(self) -> bytes:
+        """The cursor is all."""
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Nothing to take up."""
+        if state:
+            raise IntegrityError("it holds a state of a source of rollouts; this run trains on rows of a file")
 
     def epoch(self, cursor: int) -> float:
         """Examples consumed / rows."""

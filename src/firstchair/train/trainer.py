@@ -1,6 +1,6 @@
 """The one training loop. What is trained for is the objective's business, what is fed is the source's.
 
-source ──examples──► cut into micro-batches ──► objective.prepare
+source ──feed──► cut into micro-batches ──► objective.prepare
                                                     │
           log, evaluate, save ◄── optimizer step ◄── sum of gradients of objective.loss / weight of the step
 """
@@ -32,11 +32,11 @@ from firstchair.train.examples import Example
 from firstchair.train.interrupts import stop_on_signals
 from firstchair.train.metrics import MetricLog
 from firstchair.train.nll import NllSums, held_out_nll
-from firstchair.train.objective import Objective
+from firstchair.train.objective import Objective, largest
 from firstchair.train.optimizers import Optimizers
 from firstchair.train.schedule import factor
 from firstchair.train.scorer import TokenScorer
-from firstchair.train.sources import StepSource
+from firstchair.train.sources import Feed, Source
 from firstchair.train.trackers import TrackerSink
 
 
@@ -87,7 +87,7 @@ class Trainer:
         scorer: TokenScorer,
         optimizers: Optimizers,
         objective: Objective,
-        source: StepSource,
+        source: Source,
         outputs: Outputs,
         settings: LoopSettings,
         *,
@@ -106,17 +106,12 @@ class Trainer:
             if self.step == 0:
                 self.evaluate()
             while self.step < self.source.total_steps:
-                started = time.perf_counter()
-                examples = self.source.examples(self.cursor)
-                sums = self.accumulate(self.micro_batches(examples))
-                grad_norm = self.update(sums)
-                self.cursor += len(examples)
-                self.step += 1
-                self.record(sums, grad_norm, time.perf_counter() - started, progress)
-                if self.is_due(self.settings.eval_every):
+                before = self.step
+                self.take(progress)
+                if self.is_due(self.settings.eval_every, before):
                     self.evaluate()
                 stopping = self.world.any(stop.requested)
-                if stopping or self.is_due(self.settings.save_every):
+                if stopping or self.is_due(self.settings.save_every, before):
                     self.save()
                 if stopping:
                     raise KeyboardInterrupt
@@ -125,9 +120,23 @@ class Trainer:
                 "no step had a gradient, so the model is its base unchanged; check the data and the method"
             )
 
-    def is_due(self, every: int | None) -> bool:
-        """Whether something done every so many steps, and always at the last one, is due now."""
-        return self.step == self.source.total_steps or (every is not None and self.step % every == 0)
+    def take(self, progress: Progress) -> None:
+        """Ask the source once and train on what it gives. The batches of all its steps are completed before the first
+        of them changes a weight.
+        """
+        started = time.perf_counter()
+        feed = self.source.feed(self.cursor)
+        self.cursor = feed.cursor
+        for batches in [self.micro_batches(examples) for examples in feed.steps]:
+            sums = self.accumulate(batches)
+            grad_norm = self.update(sums)
+            self.step += 1
+            self.record(sums, grad_norm, feed, time.perf_counter() - started, progress)
+            started = time.perf_counter()
+
+    def is_due(self, every: int | None, before: int) -> bool:
+        """Whether something done every so many steps, and always at the last one, is due after step ``before``."""
+        return self.step == self.source.total_steps or (every is not None and self.step // every > before // every)
 
     def micro_batches(self, examples: Sequence[Example]) -> Sequence[MicroBatch]:
         """This process's micro-batches of the step, completed by the objective."""
@@ -142,6 +151,7 @@ class Trainer:
         (weight,) = self.world.add([own_weight])
         loss = 0.0
         metrics: dict[str, list[float]] = {}
+        maxima: dict[str, float] = {}
         for batch in batches:
             terms = self.objective.loss(self.scorer, batch)
             # Without any weight the numerator is 0 and stays so; the backward pass still runs.
@@ -151,11 +161,17 @@ class Trainer:
                 pair = metrics.setdefault(name, [0.0, 0.0])
                 pair[0] += float(total)
                 pair[1] += count
+            maxima = largest([maxima, terms.maxima])
         self.world.add_gradients(self.optimizers.parameters)
-        return self._over_ranks(batches, loss, weight, metrics)
+        return self._over_ranks(batches, loss, weight, metrics, maxima)
 
     def _over_ranks(
-        self, batches: Sequence[MicroBatch], loss: float, weight: float, metrics: Mapping[str, list[float]]
+        self,
+        batches: Sequence[MicroBatch],
+        loss: float,
+        weight: float,
+        metrics: Mapping[str, list[float]],
+        maxima: Mapping[str, float],
     ) -> StepSums:
         names = sorted(metrics)
         real = [batch for batch in batches if not batch.is_filler]
@@ -173,11 +189,12 @@ class Trainer:
             tokens=int(tokens),
             micro_batches=int(count),
             weight=weight,
-            metrics=means,
+            metrics={**means, **largest(self.world.gather(dict(maxima)))},
         )
 
     def update(self, sums: StepSums) -> float:
-        """Clip, step, and return the norm of the gradient before clipping.
+        """Clip, step, and return the norm of the gradient before clipping. Without any weight nothing changes: what
+        the optimizer remembers of earlier steps must not move the weights.
 
         Raises ``RunFailed`` when loss or gradient is not finite: the weights are then still those of the step before.
         """
@@ -189,11 +206,14 @@ class Trainer:
                 f"step {self.step + 1}: loss {sums.loss}, gradient norm {grad_norm}; lower the learning rate, or "
                 "train with precision=fp32"
             )
+        if not sums.weight:
+            self.optimizers.forget_gradients()
+            return grad_norm
         self.gradient_seen = self.gradient_seen or grad_norm > 0.0
         self.optimizers.step(factor(self.step, self.source.total_steps, self.settings.schedule))
         return grad_norm
 
-    def record(self, sums: StepSums, grad_norm: float, seconds: float, progress: Progress) -> None:
+    def record(self, sums: StepSums, grad_norm: float, feed: Feed, seconds: float, progress: Progress) -> None:
         """One line of metrics, one of timings; the tokens to the progress bar."""
         self.tokens += sums.tokens
         rate = factor(self.step - 1, self.source.total_steps, self.settings.schedule)
@@ -203,6 +223,7 @@ class Trainer:
             "epoch": self.source.epoch(self.cursor),
             "loss": sums.loss,
             **sums.metrics,
+            **feed.metrics,
             "lr": self.optimizers.peak * rate,
             "grad_norm": grad_norm,
             "rows": sums.rows,
@@ -266,7 +287,7 @@ class Trainer:
                 objective=self.objective.name,
             )
             weights = {name: value.detach().cpu().contiguous() for name, value in self._trained()}
-            checkpoint = Checkpoint(position, weights, self.optimizers.state_dict(), states)
+            checkpoint = Checkpoint(position, weights, self.optimizers.state_dict(), states, self.source.state())
             save_checkpoint(self.outputs.checkpoints, checkpoint, keep=self.settings.keep)
         self.world.wait()
 
@@ -285,6 +306,7 @@ class Trainer:
             raise IntegrityError(
                 f"written by {len(checkpoint.random_states)} processes, this run has {self.world.size}; use as many"
             )
+        self.source.restore(checkpoint.source)
         self.optimizers.load_state_dict(checkpoint.optimizer)
         with torch.no_grad():
             for name, value in trained.items():
