@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -169,21 +169,16 @@ class Log(Strict):
     """Name of the run; the name of the run directory when left out."""
 
 
-class SftRecipe(Strict):
-    """Supervised fine-tuning on recorded sessions."""
+class RunRecipe(Strict):
+    """What every run of the trainer is told, whatever it trains for."""
 
     model: Path
     """Directory of the base model, its tokenizer and its chat template."""
     out: Path
     """Run directory; ``model/`` in it is the result."""
-    data: SftData
     method: Method = FullMethod()
-    batch: Batch = Batch()
     optimizer: Optimizer = AdamW()
     schedule: Schedule = Schedule()
-    epochs: float = Field(default=1.0, gt=0, le=1_000_000)
-    max_steps: int | None = Field(default=None, ge=1, le=MOST)
-    """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """Largest norm of the whole gradient; ``null`` for no clipping."""
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
@@ -197,22 +192,11 @@ class SftRecipe(Strict):
     """Recompute activations in the backward pass: less memory, about a third more time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
-    eval: EvalNll = EvalNll()
     save: Save = Save()
     log: Log = Log()
 
     @model_validator(mode="after")
-    def _fits(self) -> SftRecipe:
-        if self.batch.micro_tokens < self.data.max_tokens:
-            raise ValueError(
-                f"batch.micro_tokens ({self.batch.micro_tokens}) must be at least data.max_tokens "
-                f"({self.data.max_tokens}), or the longest row does not fit; raise the first or lower the second"
-            )
-        if self.eval.micro_tokens is not None and self.eval.micro_tokens < self.data.max_tokens:
-            raise ValueError(
-                f"eval.micro_tokens ({self.eval.micro_tokens}) must be at least data.max_tokens "
-                f"({self.data.max_tokens}); raise it or leave it out"
-            )
+    def _freezes_something(self) -> Self:
         if self.base_precision != "fp32" and self.method.type != "lora":
             raise ValueError(
                 "base_precision is bf16, but only LoRA has frozen weights; leave it out or use method.type=lora"
@@ -232,6 +216,36 @@ class SftRecipe(Strict):
         fields = self.resolved()
         for name in ("out", "save", "log"):
             del fields[name]
+        return fields
+
+
+class SftRecipe(RunRecipe):
+    """Supervised fine-tuning on recorded sessions."""
+
+    data: SftData
+    batch: Batch = Batch()
+    epochs: float = Field(default=1.0, gt=0, le=1_000_000)
+    max_steps: int | None = Field(default=None, ge=1, le=MOST)
+    """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""
+    eval: EvalNll = EvalNll()
+
+    @model_validator(mode="after")
+    def _fits(self) -> SftRecipe:
+        if self.batch.micro_tokens < self.data.max_tokens:
+            raise ValueError(
+                f"batch.micro_tokens ({self.batch.micro_tokens}) must be at least data.max_tokens "
+                f"({self.data.max_tokens}), or the longest row does not fit; raise the first or lower the second"
+            )
+        if self.eval.micro_tokens is not None and self.eval.micro_tokens < self.data.max_tokens:
+            raise ValueError(
+                f"eval.micro_tokens ({self.eval.micro_tokens}) must be at least data.max_tokens "
+                f"({self.data.max_tokens}); raise it or leave it out"
+            )
+        return self
+
+    def shaping(self) -> dict[str, Any]:
+        """As above, without how the tokens are made and where they are kept."""
+        fields = super().shaping()
         del fields["data"]["workers"], fields["data"]["cache"]
         return fields
 

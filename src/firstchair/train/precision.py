@@ -5,10 +5,14 @@ A CPU without bfloat16 instructions multiplies it in plain loops: a training ste
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 
-from firstchair.train.config import SftRecipe
+from firstchair.train.config import RunRecipe
 from firstchair.train.models import pick_device
+
+Recipe = TypeVar("Recipe", bound=RunRecipe)
 
 BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
 """Names in ``torch.cpu.get_capabilities()``: x86 twice, then ARM."""
@@ -22,7 +26,7 @@ def multiplies_bf16(device: torch.device) -> bool:
     return device.type == "cpu" and any(found.get(name, False) for name in BF16_INSTRUCTIONS)
 
 
-def settled(recipe: SftRecipe) -> SftRecipe:
+def settled(recipe: Recipe) -> Recipe:
     """The recipe with ``precision: auto`` made what it means on this machine.
 
     What is settled is what the run records, so a run resumed on another kind of machine is told of the difference.
@@ -33,7 +37,7 @@ def settled(recipe: SftRecipe) -> SftRecipe:
     return recipe.model_copy(update={"precision": found})
 
 
-def precision_advice(recipe: SftRecipe) -> str | None:
+def precision_advice(recipe: RunRecipe) -> str | None:
     """What to change when ``recipe`` asks this machine for products that it has no instructions for."""
     fields = [name for name in ("precision", "base_precision") if getattr(recipe, name) == "bf16"]
     if not fields or multiplies_bf16(pick_device(recipe.device)):

@@ -26,7 +26,7 @@ from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, IntegrityError
 from firstchair.core.jsontext import dumps
 from firstchair.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, sweep
-from firstchair.train.config import SftRecipe
+from firstchair.train.config import RunRecipe
 from firstchair.train.metrics import read_steps
 from firstchair.train.token_sets import TokenCounts, TokenSource
 
@@ -44,8 +44,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     base_revision: str
     """Hash of the base model's weight files."""
     template_hash: str
-    train: TokenSource
-    train_counts: TokenCounts
+    train: TokenSource | None = None
+    """The records that were learnt from; ``None`` where the run makes its own data."""
+    train_counts: TokenCounts | None = None
     dev: TokenSource | None = None
     dev_counts: TokenCounts | None = None
     processes: int = 1
@@ -151,7 +152,7 @@ def new_run(path: Path, *, force: bool) -> Iterator[Path]:
         yield temporary
 
 
-def write_record(directory: Path, recipe: SftRecipe, record: RunRecord) -> None:
+def write_record(directory: Path, recipe: RunRecipe, record: RunRecord) -> None:
     """``run.json`` and the resolved recipe."""
     write_text(directory / "run.json", msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
     text = yaml.safe_dump(recipe.resolved(), sort_keys=False, allow_unicode=True)
@@ -163,13 +164,13 @@ def write_result(run: RunDir, result: RunResult) -> None:
     write_text(run.result, dumps(msgspec.to_builtins(result)) + "\n", force=True)
 
 
-def check_same_run(record: RunRecord, recipe: SftRecipe, inputs: dict[str, object]) -> None:
+def check_same_run(record: RunRecord, recipe: RunRecipe, inputs: dict[str, object]) -> None:
     """Raise unless a resumed run has the recipe, data, base and template that it began with.
 
     ``inputs`` are fields of ``RunRecord`` as they are now. ``ConfigError`` lists the recipe fields that differ.
     """
     if record.recipe_sha256 != recipe.sha256():
-        saved = SftRecipe.model_validate(record.recipe).shaping()
+        saved = type(recipe).model_validate(record.recipe).shaping()
         lines = [f"  {line}" for line in differences(saved, recipe.shaping())]
         raise ConfigError(
             "--resume: the recipe is not the one that the run began with; put these back, or start anew:\n"
@@ -206,10 +207,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def begin_record(recipe: SftRecipe, *, base_revision: str, template_hash: str, processes: int) -> dict[str, Any]:
+def begin_record(
+    recipe: RunRecipe, *, kind: str, base_revision: str, template_hash: str, processes: int
+) -> dict[str, Any]:
     """The fields of a ``RunRecord`` that do not depend on the data."""
     return {
-        "kind": "sft",
+        "kind": kind,
         "created_at": utc_now(),
         "recipe": recipe.resolved(),
         "recipe_sha256": recipe.sha256(),

@@ -105,6 +105,7 @@ def _train(
     inputs, run = read_inputs(recipe), RunDir(recipe.out)
     fields = begin_record(
         recipe,
+        kind="sft",
         base_revision=weights_revision(recipe.model),
         template_hash=inputs.renderer.template_hash,
         processes=world.size,
@@ -154,7 +155,7 @@ def _loop(
     progress: ProgressMaker,
 ) -> RunResult:
     """Load, train from where the run stands, export."""
-    learner = load_learner(recipe, inputs, rank=world.rank)
+    learner = load_learner(recipe, recipe.batch.layout, rank=world.rank)
     checkpoint = run.newest_checkpoint(recipe.save.every)
     kept = checkpoint.position.metrics_bytes if checkpoint is not None else 0
     log = MetricLog(run.metrics, keep_bytes=kept) if world.is_main else None

@@ -10,7 +10,7 @@ import torch
 
 from firstchair.chat.renderer import Renderer
 from firstchair.core.errors import DataError
-from firstchair.train.config import BatchLayout, SftRecipe
+from firstchair.train.config import BatchLayout, Layout, RunRecipe, SftRecipe
 from firstchair.train.layouts import choose_layout
 from firstchair.train.models import apply_method, load_base, model_vocab_size, pick_device
 from firstchair.train.run_dir import RunDir
@@ -82,7 +82,10 @@ def epoch_source(recipe: SftRecipe, train: TokenSet) -> EpochSource:
     )
 
 
-def load_learner(recipe: SftRecipe, inputs: Inputs, rank: int = 0) -> Learner:
+def load_learner(recipe: RunRecipe, layout: Layout, rank: int = 0) -> Learner:
+    """The model of a recipe in train mode, and how its batches are laid out. The random states of Python, NumPy and
+    torch are set by the recipe's seed.
+    """
     device = pick_device(recipe.device)
     random.seed(recipe.seed)
     np.random.seed(recipe.seed)
@@ -90,10 +93,10 @@ def load_learner(recipe: SftRecipe, inputs: Inputs, rank: int = 0) -> Learner:
     base = load_base(recipe.model, precision=recipe.base_precision, device=device)
     model = apply_method(base, recipe.method, gradient_checkpointing=recipe.gradient_checkpointing)
     scorer = TokenScorer(model, autocast=torch.bfloat16 if recipe.precision == "bf16" else None)
-    layout = choose_layout(scorer, recipe.batch.layout)
+    chosen = choose_layout(scorer, layout)
     # Adapters begin equal in every process; dropout differs from process to process.
     torch.manual_seed(recipe.seed + 1 + rank)
-    return Learner(scorer.train(), layout)
+    return Learner(scorer.train(), chosen)
 
 
 def sample_spans(rows: TokenSet, renderer: Renderer, count: int = 3) -> tuple[str, ...]:
