@@ -328,6 +328,32 @@ def test_reload_serves_the_new_weights_and_forgets_the_old_keys(tmp_path, open_e
     assert collect(engine, [request])["s"].ids == after.ids
 
 
+@pytest.mark.parametrize("prefix_sharing", [True, False])
+def test_weights_from_memory_are_those_of_a_reload(tmp_path, open_engine, prefix_sharing):
+    import torch
+
+    model = tiny_model("Qwen3")
+    engine = open_engine(_saved(model, tmp_path / "old"), prefix_sharing=prefix_sharing)
+    request = prompt(*range(60), name="s", group="s")
+    before = collect(engine, [request])["s"]
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(-1.1)
+    info = asyncio.run(engine.take_weights(dict(model.named_parameters())))
+    with torch.no_grad():  # what was taken is a copy
+        expected = collect(open_engine(_saved(model, tmp_path / "new")), [request])["s"]
+        for weight in model.parameters():
+            weight.zero_()
+    after = collect(engine, [request])["s"]
+    assert after.ids == expected.ids != before.ids
+    assert after.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+    assert after.cached_tokens == 0
+    assert before.revision != after.revision == info.revision
+    with pytest.raises(ConfigError, match=r"lm_head|layers|embed"):
+        asyncio.run(engine.take_weights({}))
+    assert collect(engine, [request])["s"].ids == after.ids
+
+
 def test_requests_in_flight_finish_on_the_weights_they_began_with(model_dirs, open_engine):
     engine = open_engine(model_dirs("Qwen3"))
     other = model_dirs("Qwen3", initializer_range=0.3)

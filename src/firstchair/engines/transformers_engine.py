@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request
 from firstchair.engines.constrain import Grammars
@@ -227,6 +228,27 @@ class TransformersEngine:
     async def set_adapter(self, adapter: str | Path | None) -> EngineInfo:
         """Serve the same base with another adapter, or with none."""
         return await self.reload(self._model_dir, adapter)
+
+    async def take_weights(self, weights: Mapping[str, Tensor]) -> EngineInfo:
+        """Serve copies of ``weights``, named as in the model's state; tied ones may be left out. From memory, so for
+        a trainer in the same process. Requests in flight finish on the old ones; caches are dropped.
+
+        Raises ``ConfigError`` when names or shapes are not the model's; the old weights then stay.
+        """
+
+        def take() -> EngineInfo:
+            serving = self._serving
+            loaded = serving.loaded.with_weights(weights)
+            finisher = Finisher(self._text.stop_ids or loaded.stop_ids, self._text.decode, loaded.revision)
+            runner: Runner = (
+                PackedRunner(loaded, finisher, serving.limits)
+                if serving.why_plain is None
+                else PlainRunner(loaded, finisher)
+            )
+            self._serving = replace(serving, loaded=loaded, runner=runner, finisher=finisher)
+            return self.info()
+
+        return await self._when_idle(take)
 
     async def _when_idle(self, work: Callable[[], Result]) -> Result:
         future: Future[Any] = self._worker.call(work)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from firstchair.core.errors import ConfigError
 from firstchair.core.hashing import set_sha256, sha256_file
@@ -49,19 +52,50 @@ class LoadedModel:
         device: torch.device = next(self.model.parameters()).device
         return device
 
+    def with_weights(self, weights: Mapping[str, Tensor]) -> LoadedModel:
+        """The same model with ``weights`` copied into it, by the names of its parameters; others are ignored.
 
-def weights_revision(model_dir: Path, adapter: Path | None = None) -> str:
+        Raises ``ConfigError`` when a parameter is missing or has another shape; nothing is changed then.
+        """
+        own: dict[str, Tensor] = dict(self.model.named_parameters())
+        for name, parameter in own.items():
+            found = weights.get(name)
+            if found is None or found.shape != parameter.shape:
+                shape = "nothing" if found is None else f"shape {tuple(found.shape)}"
+                raise ConfigError(f"weights: {name}: found {shape}; expected shape {tuple(parameter.shape)}")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(weights[name])
+        return replace(self, revision=parameters_revision(own))
+
+
+def weights_revision(model_dir: Path, adapter: Path | None = None, base: Mapping[str, str] | None = None) -> str:
     """SHA-256 over the names and full contents of the weight files, the adapter's and its config's included.
 
     Contents, not headers: two steps of one training run differ in nothing else. Reading costs about a second
-    a gigabyte.
+    a gigabyte; ``base`` is ``base_hashes(model_dir)`` when that is known.
     """
-    files = {file.name: sha256_file(file) for file in weight_files(model_dir)}
+    files = dict(base_hashes(model_dir) if base is None else base)
     if adapter is not None:
         files |= {f"adapter/{file.name}": sha256_file(file) for file in weight_files(adapter)}
         # The same matrices at another alpha are another adapter.
         files["adapter/adapter_config.json"] = sha256_file(adapter / "adapter_config.json")
     return set_sha256(files)
+
+
+def parameters_revision(parameters: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types and contents of weights in memory; not that of any file they are written to."""
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        value = parameters[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def base_hashes(model_dir: Path) -> dict[str, str]:
+    """SHA-256 of each weight file of a model directory, by file name."""
+    return {file.name: sha256_file(file) for file in weight_files(model_dir)}
 
 
 def check_device(device: str) -> None:
