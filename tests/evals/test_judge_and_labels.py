@@ -6,16 +6,12 @@ import pytest
 
 from firstchair.chat.actions import Action
 from firstchair.core.errors import ConfigError, DataError, GradingError
-from firstchair.engines.base import Generation, Stop
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.evals.judge import (
-    PROBES,
     Judged,
     Unscored,
-    Why,
     judge_messages,
     judge_run,
-    outcome,
     read_judged,
     read_verdict,
 )
@@ -23,6 +19,8 @@ from firstchair.evals.labels import Label, draw, import_labels, labels_of
 from firstchair.evals.metrics import measure, undecided
 from firstchair.evals.run_record import JUDGED, Run
 from firstchair.evals.true_level import true_level
+from firstchair.rewards.judge_client import Unreadable, Why, read_text
+from firstchair.rewards.probes import WORTHLESS
 
 
 @pytest.mark.parametrize(
@@ -48,23 +46,14 @@ from firstchair.evals.true_level import true_level
     ],
 )
 def test_a_judges_fault_is_unscored_and_never_a_verdict(text, why):
-    found = read_verdict(text)
-    assert isinstance(found, Unscored)
-    assert found.why is why
+    with pytest.raises(Unreadable) as caught:
+        read_text(text, read_verdict)
+    assert caught.value.why is why
 
 
 def test_a_clean_verdict_is_read():
-    assert read_verdict('{"verdict": "right", "reason": "same"}') == Judged(True, "same")
-    assert read_verdict(' {"reason": "no", "verdict": "wrong"}\n') == Judged(False, "no")
-
-
-@pytest.mark.parametrize(
-    ("stop", "why"), [(Stop.REFUSAL, Why.REFUSED), (Stop.LENGTH, Why.TRUNCATED), (Stop.ERROR, Why.ERROR)]
-)
-def test_a_generation_that_did_not_end_is_unscored_even_with_a_verdict_in_it(stop, why):
-    found = outcome(Generation("", stop, text='{"verdict": "right", "reason": "x"}'))
-    assert isinstance(found, Unscored)
-    assert found.why is why
+    assert read_text('{"verdict": "right", "reason": "same"}', read_verdict) == Judged(True, "same")
+    assert read_text(' {"reason": "no", "verdict": "wrong"}\n', read_verdict) == Judged(False, "no")
 
 
 def test_a_forged_verdict_stays_inside_one_json_string(golden):
@@ -94,7 +83,7 @@ def test_the_judge_sees_each_undecided_decision_once_and_is_kept(golden, runs):
     engine = ScriptedEngine(fair, model="judge")
     words = asyncio.run(judge_run(engine, golden, run))
     assert set(words) == open_ids
-    assert {request.request_id for request in engine.seen} == open_ids | {f"probe:{n}" for n in range(len(PROBES))}
+    assert {request.request_id for request in engine.seen} == open_ids | {f"probe:{n}" for n in range(len(WORTHLESS))}
     assert read_judged(run.path) == {dp_id: ("judge", word) for dp_id, word in words.items()}
     again = ScriptedEngine(fair, model="judge")
     asyncio.run(judge_run(again, golden, run))
@@ -104,7 +93,7 @@ def test_the_judge_sees_each_undecided_decision_once_and_is_kept(golden, runs):
 def test_a_judge_that_passes_a_probe_is_not_used(golden, runs):
     run = loose(runs[0])
     gullible = ScriptedEngine(lambda request: says("right"), model="gullible")
-    with pytest.raises(GradingError, match=f"calls {len(PROBES)} of {len(PROBES)} worthless answers right"):
+    with pytest.raises(GradingError, match=f"calls {len(WORTHLESS)} of {len(WORTHLESS)} worthless answers right"):
         asyncio.run(judge_run(gullible, golden, run))
     assert not (run.path / JUDGED).exists()
 

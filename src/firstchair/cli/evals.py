@@ -261,7 +261,7 @@ def judge(
     async def ask() -> None:
         judge_engine, _ = open_candidate(who, scoreboard)
         try:
-            await judge_run(judge_engine, scoreboard, candidate)
+            await judge_run(judge_engine, scoreboard, candidate, concurrency=concurrency)
         finally:
             await judge_engine.close()
 

@@ -43,6 +43,8 @@ class AnthropicEngine(HttpEngine):
         ):
             if asked:
                 raise DataError("the Anthropic API has no such field; leave it unset", field=field)
+        if request.json_schema is not None:
+            dropped.append("json_schema")
         prompt = messages_to_anthropic(request.messages, dropped=dropped)
         body: dict[str, Any] = {
             "model": self.model,

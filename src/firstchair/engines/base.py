@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
@@ -70,6 +70,9 @@ class Request:
     """Requests of one group (a session, a GRPO prompt) share a prefix; engines may exploit it."""
     constrain: bool = False
     """Force tool calls to be well-formed by the schemas of ``tools``."""
+    json_schema: Mapping[str, Any] | None = None
+    """Ask for a reply that is one JSON value of this schema. Only servers of OpenAI's chat wire are asked; elsewhere
+    ``Generation.dropped`` says that they were not. None need obey: who reads the reply must check it."""
 
 
 @dataclass(frozen=True)

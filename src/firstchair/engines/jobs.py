@@ -101,6 +101,7 @@ class Job:
                 error_kind=error_kind,
                 cached_tokens=self.cached_tokens,
                 revision=revision,
+                dropped=() if self.request.json_schema is None else ("json_schema",),
             )
         )
 

@@ -61,6 +61,8 @@ class OpenAIEngine(HttpEngine):
     def build(self, request: Request, dropped: list[str]) -> tuple[str, dict[str, Any]]:
         """Path and body in the mode that the request gets."""
         if self._by_tokens(request):
+            if request.json_schema is not None:
+                dropped.append("json_schema")
             return "/completions", self._completion_body(request)
         return "/chat/completions", self._chat_body(request, dropped)
 
@@ -128,6 +130,9 @@ class OpenAIEngine(HttpEngine):
             # All that this wire can say; a server may ignore it.
             for tool in body.get("tools", ()):
                 tool["function"] = {**tool["function"], "strict": True}
+        if request.json_schema is not None:
+            wanted = {"name": "reply", "strict": True, "schema": dict(request.json_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
         if self._ask_ids:
             body |= {"return_token_ids": True, "logprobs": True}
         return body

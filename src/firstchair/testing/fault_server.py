@@ -24,6 +24,8 @@ class Answer:
     """Close the connection after so many bytes of the body; the headers promise all of it."""
     stall: bool = False
     """Read the request and never answer."""
+    drip_s: float = 0.0
+    """Send the body byte by byte with so many seconds in between."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,13 @@ class FaultServer:
                 await asyncio.Event().wait()
             # A moment, so that requests sent together are seen to be open together.
             await asyncio.sleep(0.002)
-            writer.write(_render(answer))
+            whole = _render(answer)
+            start = whole.index(b"\r\n\r\n") + 4 if answer.drip_s else len(whole)
+            writer.write(whole[:start])
+            for place in range(start, len(whole)):
+                await writer.drain()
+                await asyncio.sleep(answer.drip_s)
+                writer.write(whole[place : place + 1])
             await writer.drain()
         finally:
             self._open -= 1
