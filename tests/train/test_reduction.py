@@ -3,10 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstchair.train.reduction import numerator, weight
+from firstchair.train.reduction import numerator, row_means, row_sums, weight
 
 LENGTHS = [3, 5, 2, 4, 6, 1]
 MASKED = 2
+ROW_TOKENS = {"token": None, "sample": None, "constant": 8}
 
 
 def reduced(splits, how, values):
@@ -18,14 +19,14 @@ def reduced(splits, how, values):
         own = counts[first : first + rows]
         sample_K = torch.repeat_interleave(torch.arange(rows), torch.tensor(own))
         total = total + numerator(leaf[token : token + sum(own)], sample_K, how)
-        denominator += weight(sample_K, how)
+        denominator += weight(sample_K, how, ROW_TOKENS[how])
         first, token = first + rows, token + sum(own)
     loss = total / denominator
     loss.backward()
     return loss.detach(), leaf.grad
 
 
-@pytest.mark.parametrize("how", ["token", "sample"])
+@pytest.mark.parametrize("how", ROW_TOKENS)
 @pytest.mark.parametrize("splits", [(2, 3, 1), (1, 1, 1, 1, 1, 1), (3, 3), (5, 1)])
 def test_cutting_a_step_into_micro_batches_changes_neither_value_nor_gradient(how, splits):
     values = torch.randn(
@@ -49,10 +50,17 @@ def test_sample_mode_is_the_mean_of_row_means():
     assert numerator(x, sample, "sample") / weight(sample, "sample") == 6.0
 
 
-def test_a_fully_masked_row_leaves_no_phantom_in_either_denominator():
+def test_constant_mode_divides_every_row_by_the_same_number():
+    # (1 + 2 + 3 + 10) / (2 rows × 8)
+    x, sample = torch.tensor([1.0, 2.0, 3.0, 10.0]), torch.tensor([0, 0, 0, 1])
+    assert numerator(x, sample, "constant") / weight(sample, "constant", 8) == 1.0
+
+
+def test_a_fully_masked_row_leaves_no_phantom_in_any_denominator():
     sample = torch.tensor([0, 2])  # row 1 has no trained token
     assert weight(sample, "token") == 2.0
     assert weight(sample, "sample") == 2.0
+    assert weight(sample, "constant", 8) == 16.0
 
 
 def test_nothing_trained_gives_zero_that_still_reaches_the_graph():
@@ -68,8 +76,14 @@ def test_any_cut_in_two_adds_up_to_the_whole(counts, place):
     x = torch.arange(1.0, sum(counts) + 1, dtype=torch.float64)
     rows = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     head = sum(counts[:place])
-    for how in ("token", "sample"):
+    for how, constant in ROW_TOKENS.items():
         parts = [(x[:head], rows[:head]), (x[head:], rows[head:] - place)]
         total = sum(float(numerator(part, own, how)) for part, own in parts)
         assert total == pytest.approx(float(numerator(x, rows, how)))
-        assert sum(weight(own, how) for _, own in parts) == weight(rows, how)
+        assert sum(weight(own, how, constant) for _, own in parts) == weight(rows, how, constant)
+
+
+def test_sums_and_means_of_rows():
+    x, sample = torch.tensor([1.0, 2.0, 3.0, 10.0]), torch.tensor([0, 0, 0, 2])
+    assert row_sums(x, sample, 4).tolist() == [6.0, 0.0, 10.0, 0.0]
+    assert row_means(x, sample, 4).tolist() == [2.0, 0.0, 10.0, 0.0]

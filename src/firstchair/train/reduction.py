@@ -5,6 +5,7 @@ weights of the whole optimizer step, once.
 
     token    numerator Σ_i Σ_t x_it              weight: trained tokens
     sample   numerator Σ_i (Σ_t x_it / n_i)      weight: rows with at least one trained token
+    constant numerator Σ_i Σ_t x_it              weight: such rows × a constant (Dr. GRPO, Liu et al. 2025)
 
 A row without a trained token adds nothing to either, so no phantom token enters a mean.
 """
@@ -23,14 +24,31 @@ def numerator(x_K: Tensor, sample_K: Tensor, how: Reduction) -> Tensor:
     ``x_K``: ``[K]``, one value per trained token. ``sample_K``: ``[K]`` int64, which row each token belongs to.
     An empty micro-batch gives 0 that still reaches the graph of ``x_K``.
     """
-    if how == "token" or not len(x_K):
+    if how != "sample" or not len(x_K):
         return x_K.sum()
     counts = torch.bincount(sample_K)
     return (x_K / counts[sample_K]).sum()
 
 
-def weight(sample_K: Tensor, how: Reduction) -> float:
-    """What the micro-batch adds to the denominator: trained tokens, or rows that have some."""
+def weight(sample_K: Tensor, how: Reduction, row_tokens: int | None = None) -> float:
+    """What the micro-batch adds to the denominator: trained tokens, or rows that have some, × the constant if any.
+
+    ``row_tokens``: the constant, with ``constant`` only.
+    """
     if how == "token":
         return float(len(sample_K))
-    return float(torch.unique(sample_K).numel())
+    rows = float(torch.unique(sample_K).numel())
+    if how == "sample":
+        return rows
+    assert row_tokens is not None, "reduction=constant needs row_tokens; recipes check that"
+    return rows * row_tokens
+
+
+def row_sums(x_K: Tensor, sample_K: Tensor, rows: int) -> Tensor:
+    """Σ over the tokens of each row: ``[rows]``, 0 for a row without any."""
+    return x_K.new_zeros(rows).index_add(0, sample_K, x_K)
+
+
+def row_means(x_K: Tensor, sample_K: Tensor, rows: int) -> Tensor:
+    """Mean over the tokens of each row: ``[rows]``, 0 for a row without any."""
+    return row_sums(x_K, sample_K, rows) / torch.bincount(sample_K, minlength=rows).clamp(min=1)
