@@ -107,3 +107,9 @@ def test_overloaded_is_a_rate_limit_of_its_own_status() -> None:
     generation, _ = one(Answer(body, 529), Request(request_id="a", messages=ASK))
     assert generation.error_kind is ErrorKind.RATE_LIMITED
     assert "HTTP 529: Overloaded" in (generation.error or "")
+
+
+def test_a_schema_for_the_reply_is_not_on_this_wire_and_the_generation_says_so() -> None:
+    asked = Request(request_id="r", messages=(text_message("user", "hi"),), json_schema={"type": "object"})
+    generation, _ = one(Answer(answer("end_turn")), asked)
+    assert generation.dropped == ("json_schema",)

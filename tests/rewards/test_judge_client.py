@@ -12,6 +12,7 @@ from firstchair.chat.messages import text_message
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.base import ErrorKind, Generation, Stop
+from firstchair.engines.scripted import ScriptedEngine
 from firstchair.rewards.judge_client import JudgeClient, JudgeError, Pace, Question, Why, all_or_none
 from firstchair.rewards.judge_server import JudgeServer, open_judge
 from firstchair.rewards.verdict_cache import VerdictCache
@@ -207,6 +208,39 @@ def test_equal_questions_are_asked_once_and_others_each():
     assert found == [3] * 5
     assert len(server.seen) == 3
     assert client.counts == {"asked": 3, "cached": 2}
+
+
+def test_equal_questions_fail_together_and_a_later_one_is_asked_afresh():
+    async def run() -> None:
+        answers = [Generation("", Stop.ERROR, error="timeout: slow", error_kind=ErrorKind.TIMEOUT), '{"n": 3}']
+        engine = ScriptedEngine(answers)
+        client = JudgeClient(engine)
+        found = await asyncio.gather(*(client.ask(question()) for _ in range(5)), return_exceptions=True)
+        assert [type(one) for one in found] == [JudgeError] * 5
+        assert len(engine.seen) == 1
+        assert await client.ask(question()) == 3
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_question_is_asked_by_the_next_that_waits_for_it():
+    async def run() -> None:
+        answered = asyncio.Event()
+
+        async def reply(request: Any) -> str:
+            await answered.wait()
+            return '{"n": 3}'
+
+        engine = ScriptedEngine(reply)
+        client = JudgeClient(engine)
+        first, second = (asyncio.ensure_future(client.ask(question())) for _ in range(2))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        answered.set()
+        assert await second == 3
+        assert len(engine.seen) == 2
+
+    asyncio.run(run())
 
 
 def test_at_most_concurrency_questions_are_open_at_once():

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "firstchair.cli.evals",
             "Replay a golden set against a candidate, compare runs, write reports.",
         ),
+        "judge": ("firstchair.cli.judge", "Judges of rewards: agreement with people, position bias, consistency."),
         "desk": (
             "firstchair.cli.desk",
             "The embedded harness world: tasks, recordings, HTTP teacher, episodes, reviews.",

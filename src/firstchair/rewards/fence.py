@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from firstchair.core.jsontext import content_id
 
-BLOCK_CHARS = 8000
+BLOCK_CHARS = 16_000
 """Of one text; the middle of a longer one is left out, so that neither its beginning nor its end can be hidden."""
 _MARK_CHARS = 16
 

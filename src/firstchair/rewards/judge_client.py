@@ -10,7 +10,6 @@ Everything about one question ends by its deadline. A judge's failure is never a
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -115,6 +114,15 @@ _RETRYABLE = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.TIMEOUT, ErrorKind.CON
 _SAMPLING = Sampling(max_new_tokens=256)
 
 
+class _Asking:
+    """A question under way: those that ask the same wait for it, and hear of its failure too."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.error: JudgeError | None = None
+        self.waiting = 0
+
+
 class JudgeClient:
     """Asks one model. ``counts``: calls ``asked``, questions ``cached``, ``repaired`` and ``failed: why``."""
 
@@ -136,26 +144,38 @@ class JudgeClient:
         self._engine, self._sampling, self._cache = engine, sampling, cache or VerdictCache()
         self._slots, self._question_s, self._secrets = asyncio.Semaphore(concurrency), question_s, tuple(secrets)
         self._pace = Pace(requests_per_minute)
-        self._asking: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._asking: dict[str, _Asking] = {}
         self.model = engine.info().model
         self.counts: Counter[str] = Counter()
 
     async def ask(self, question: Question[Verdict]) -> Verdict:
         """The verdict. Raises ``JudgeError``. A question that is being asked already is not asked twice."""
         key = self._key(question)
-        lock = self._asking.setdefault(key, asyncio.Lock())
-        async with lock:
-            kept = self._kept(key, question)
-            if kept is not None:
-                self.counts["cached"] += 1
-                return kept[0]
-            async with self._slots:
-                try:
-                    text = await self._within_deadline(question)
-                except JudgeError as error:
-                    self.counts[f"failed: {error.why}"] += 1
-                    raise
-            return question.read(loads(self._cache.put(key, canonical(loads(text)))))
+        asking = self._asking.setdefault(key, _Asking())
+        asking.waiting += 1
+        try:
+            async with asking.lock:
+                return await self._ask_once(key, question, asking)
+        finally:
+            asking.waiting -= 1
+            if not asking.waiting:  # a failure is not remembered beyond those that waited for it
+                del self._asking[key]
+
+    async def _ask_once(self, key: str, question: Question[Verdict], asking: _Asking) -> Verdict:
+        if asking.error is not None:
+            raise asking.error
+        kept = self._kept(key, question)
+        if kept is not None:
+            self.counts["cached"] += 1
+            return kept[0]
+        async with self._slots:
+            try:
+                text = await self._within_deadline(question)
+            except JudgeError as error:
+                self.counts[f"failed: {error.why}"] += 1
+                asking.error = error
+                raise
+        return question.read(loads(self._cache.put(key, canonical(loads(text)))))
 
     async def close(self) -> None:
         """Close the engine and the cache."""

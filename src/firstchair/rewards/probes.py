@@ -129,15 +129,16 @@ async def probe_rewards(
     ``pairs`` come from the environment (its expert against policies that fail); a judge component with a ``probe`` of
     its own is probed with that. A component passes when no pair to which it applies is reversed, and at least one is
     told apart (a pair need not fail in every respect). Judges must also put every answer of ``WORTHLESS`` below the
-    good one. Cost, latency and length say nothing about quality and are not probed alone. The whole reward must tell
-    apart every pair to which it applies.
+    good one. Cost, latency and length say nothing about quality, and a scripted expert has none: they are left out.
+    What is left of the reward must tell apart every pair to which it applies.
 
     Raises ``ConfigError`` naming the component and both values, ``GradingError`` when it gives no value at all.
     """
     own = configured_pairs(composition)
-    for component in composition.components:
-        if isinstance(component, MeasureComponent):
-            continue
+    deciding = tuple(one for one in composition.components if not isinstance(one, MeasureComponent))
+    if not deciding:
+        raise ConfigError("reward: cost, latency and length alone reward doing nothing; add a verifier or a judge")
+    for component in deciding:
         mine = [own[component.name]] if component.name in own else pairs
         mine = [pair for pair in mine if applies(component, pair.good.labels) and applies(component, pair.bad.labels)]
         alone = composition.model_copy(update={"components": (component,)})
@@ -145,9 +146,9 @@ async def probe_rewards(
         if isinstance(component, JudgeComponent):
             await _probe_worthless(Grader(alone, judge), component.name, mine[0].good)
     # Pairs of a component's own are texts, which verifiers cannot grade: the whole is probed with the others.
-    whole = Grader(composition, judge)
+    whole = Grader(composition.model_copy(update={"components": deciding}), judge)
     for pair in pairs:
-        if any(applies(component, pair.good.labels) for component in composition.components):
+        if any(applies(component, pair.good.labels) for component in deciding):
             good, bad = await _values(whole, "reward", pair)
             if not good > bad:
                 raise _blind("reward", good, bad, pair)
