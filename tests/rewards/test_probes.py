@@ -82,12 +82,16 @@ def test_a_negative_weight_on_quality_is_found():
         probe(made({**FORM, "weight": -1.0}), pair("{}", "no"))
 
 
-def test_a_whole_whose_parts_are_fine_and_whose_sum_is_not_is_found():
-    small = {**FORM, "weight": 0.1}
-    size = {"name": "size", "kind": "length", "weight": -1.0, "bounds": [0, 10]}
-    good, bad = (sample(text, n, reply_tokens=tokens) for n, (text, tokens) in enumerate((("{}", 9), ("no", 1))))
-    with pytest.raises(ConfigError, match=r"component reward cannot tell .*: found -8\.9 for s0 and -1 for s1"):
-        probe(made(small, size), ProbePair(good, bad))
+SIZE = {"name": "size", "kind": "length", "weight": -1.0, "bounds": [0, 10]}
+
+
+def test_what_a_probe_used_up_is_left_out_because_a_scripted_expert_used_nothing():
+    probe(made(FORM, SIZE), pair("{}", "no"))
+
+
+def test_a_reward_of_costs_alone_is_refused():
+    with pytest.raises(ConfigError, match="cost, latency and length alone reward doing nothing"):
+        probe(made(SIZE), pair("{}", "no"))
 
 
 def test_a_reward_that_gives_no_value_is_named_with_its_reason():
