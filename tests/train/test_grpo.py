@@ -167,6 +167,15 @@ def test_six_rows_with_one_masked_are_the_same_in_one_piece_and_in_three(variant
     torch.testing.assert_close(parts[1], whole[1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_the_parts_of_the_loss_add_up_to_it(variant, reduction):
+    scorer, rows = rollouts([3, 5, 2, 4], left_out={2})
+    loss, _, metrics = run_step(GrpoObjective(settings_of(variant, reduction)), scorer, cut(rows, [2, 2]))
+    parts = [metrics[name] for name in ("policy_loss", "kl_loss", "entropy_loss") if name in metrics]
+    assert sum(parts) == pytest.approx(loss, abs=1e-12)
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_sample_without_a_grade_is_as_if_it_were_not_there(variant):
     scorer, rows = rollouts([3, 5, 2, 4], left_out={2, 3})
