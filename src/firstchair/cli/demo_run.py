@@ -15,22 +15,21 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.catalog.verdict import score
-from firstchair.chat.trained import trained_renderer
 from firstchair.cli.demo_gateway import GatewayFiles
 from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
 from firstchair.cli.demo_record import record
+from firstchair.cli.demo_score import Scores, score_model
 from firstchair.cli.tables import rate_row
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
@@ -38,21 +37,16 @@ from firstchair.core.errors import ConfigError
 from firstchair.core.extras import require
 from firstchair.core.jsonl import write_jsonl
 from firstchair.core.jsontext import dumps
-from firstchair.core.progress import progress
 from firstchair.data.corrections import correction_from
 from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, TrainingData, build, correct, freeze
 from firstchair.data.sft import SftOptions, sft_records, write_sft
 from firstchair.data.similarity import text_shingles
-from firstchair.evals.completion import Completion, completion
 from firstchair.evals.metrics import measure, standard_slices
-from firstchair.evals.replay import ReplayOptions, replay_async
 from firstchair.evals.run_record import Run
 from firstchair.rollout.desk.definitions import desk_catalog
-from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.review import corrections_of
 from firstchair.rollout.desk.task import DeskTask
 from firstchair.rollout.desk.tasks import make_tasks
-from firstchair.rollout.episodes import Episode, run_episodes
 from firstchair.traces.session import Session
 from firstchair.train.base_model import copy_base_model
 
@@ -91,14 +85,6 @@ class Clock:
         started = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - started, 2)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What one model shows: on the golden set, and alive in the desk."""
-
-    run: Run
-    alive: Completion
 
 
 def _console() -> Console:
@@ -185,33 +171,6 @@ def make_corpus(recorded: dict[int, list[Session]], catalog: Catalog, out: Path)
         records = sft_records(sessions, lambda _: tools, SftOptions(category="desk"), corrections=corrections)
         written = write_sft(out / f"{name}.jsonl", records).records
     return written
-
-
-async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask], out: Path, seed: int) -> Scores:
-    """Replay the golden set against ``model``, then let it work in the desk."""
-    from firstchair.engines.base import Sampling
-    from firstchair.engines.openmp import compute_threads
-    from firstchair.engines.transformers_engine import TransformersEngine
-    from firstchair.rollout.engine_policy import EnginePolicy
-
-    renderer = trained_renderer(model)
-    sampling = Sampling(max_new_tokens=96)
-    with compute_threads(1):
-        engine = TransformersEngine(model, renderer)
-        try:
-            run = await replay_async(golden, engine, renderer, out, ReplayOptions(sampling=sampling, seed=seed))
-            policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
-            episodes: list[Episode] = []
-            with progress("episodes", len(tasks), unit="episodes") as bar:
-                live = run_episodes(DeskEnvironment, tasks, policy, seed=seed, concurrency=len(tasks), max_steps=30)
-                async with aclosing(live) as stream:
-                    async for episode in stream:
-                        episodes.append(episode)
-                        bar.advance()
-        finally:
-            await engine.close()
-    write_jsonl(out / "episodes.jsonl", (msgspec.to_builtins(episode.session) for episode in episodes))
-    return Scores(run, completion(episodes, {task.task_id: task.rows for task in tasks}, seed=seed))
 
 
 def summary_of(
