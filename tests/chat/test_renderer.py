@@ -311,6 +311,29 @@ def test_sampled_tokens_and_deltas_grow_into_the_next_prompt(ended):
     assert stream == renderer.prompt_ids(SESSION[:4], TOOLS)
 
 
+NUMBERED = (
+    "{% for message in messages %}{{ '<|im_start|>' ~ message.role ~ '\n' }}"
+    "{% if message.role != 'assistant' %}{{ loop.index }}: {% endif %}{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function.arguments }}</tool_call>{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Appends only, and what it appends depends on how much stands before."""
+
+
+@pytest.mark.parametrize("family", ["tiny", "llama3", "gemma", "numbered"])
+def test_a_delta_is_what_the_whole_conversation_adds(family):
+    tools = () if family == "numbered" else TOOLS
+    renderer = make_renderer("tiny" if family == "numbered" else family)
+    if family == "numbered":
+        renderer = Renderer(renderer.tokenizer, NUMBERED)
+    assert renderer.append_only
+    for last, end in ((2, 4), (4, 6)):
+        whole = renderer.prompt_ids(SESSION[:end], tools)
+        conversation = renderer.conversation(SESSION[: last + 1], tools)
+        stream = conversation.ids[: conversation.assistant_spans()[-1].end]
+        assert stream + renderer.env_delta(SESSION[:end], tools) == whole
+
+
 def test_a_delta_that_rewrites_history_is_refused():
     renderer = make_renderer("qwen3")
     session = (text_message("user", "a"), assistant_message("one", thinking="hm"), text_message("user", "b"))

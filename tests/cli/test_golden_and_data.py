@@ -7,6 +7,7 @@ import pytest
 from firstchair.catalog.catalog import Catalog, catalog_yaml
 from firstchair.chat.actions import action_of
 from firstchair.data.corrections import spec_of
+from firstchair.data.rl_prompts import read_prompts
 from firstchair.data.sft import read_sft
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.traces.session import catalog_id_of
@@ -268,10 +269,10 @@ def test_decisions_and_prompts_are_exported_and_the_scoreboard_is_not_trained_on
     assert rows[0]["gold"] is None
     run("data", "rl-prompts", store, "--out", tmp_path / "p.jsonl", "--limit", 2)
     prompt = json.loads((tmp_path / "p.jsonl").read_text(encoding="utf-8").split("\n")[0])
-    assert list(prompt) == ["prompt", "tools", "meta"]
-    assert prompt["meta"]["available_tools"] == ["find_trips", "book", "remember"]
-    assert prompt["meta"]["ground_truth"]["tool"] == "find_trips"
-    assert prompt["prompt"][-1]["role"] == "user"
+    assert [tool["name"] for tool in prompt["tools"]] == ["find_trips", "book", "remember"]
+    assert prompt["gold"]["calls"][0]["name"] == "find_trips"
+    assert prompt["messages"][-1]["role"] == "user"
+    assert prompt["matchers"] == {}
     run("golden", "build", store, "--out", tmp_path / "draft", "--limit", 2)
     run("golden", "freeze", tmp_path / "draft", "--out", tmp_path / "golden", "--catalog", catalog)
     assert run("data", "decisions", tmp_path / "golden", "--out", tmp_path / "g.jsonl", "--no-context")[0] == 0
@@ -282,6 +283,21 @@ def test_decisions_and_prompts_are_exported_and_the_scoreboard_is_not_trained_on
         code, _, err = run("data", command, tmp_path / "golden", "--out", tmp_path / "x.jsonl")
         assert code == 2
         assert "the scoreboard; train on other sessions" in err
+
+
+def test_prompts_are_made_of_sft_records_with_the_matchers_of_a_catalog(run, store, catalog, tmp_path):
+    sft, out = tmp_path / "sft.jsonl", tmp_path / "p.jsonl"
+    tools = [tool.model_copy(update={"matchers": {"content": "casefold"}}) if tool.name == "remember" else tool
+             for tool in Catalog.from_tools("trips", trip_tools()).tools]  # fmt: skip
+    catalog.write_text(catalog_yaml(Catalog(name="trips", verified=True, tools=tuple(tools))))
+    run("data", "sft", store, "--out", sft, "--limit", 2)
+    code, printed, _ = run("data", "rl-prompts", sft, "--out", out, "--catalog", catalog)
+    assert code == 0
+    assert "10 prompts" in printed
+    assert [record.id for record in read_prompts(out)][:2] == ["trip-0:2", "trip-0:4"]
+    assert {name for record in read_prompts(out) for name in record.matchers} == {"remember"}
+    code, _, err = run("data", "rl-prompts", sft, "--out", out, "--limit", 2, "--force")
+    assert (code, "filters are for sessions" in err) == (2, True)
 
 
 def test_a_part_of_a_split_can_be_named_everywhere(run, store, tmp_path):
@@ -320,9 +336,9 @@ def test_a_cut_or_refused_reply_is_neither_gold_nor_trained(run, catalog, tmp_pa
 
     code, out, _ = run("data", "sft", store, "--out", tmp_path / "sft.jsonl", "--json")
     assert (code, json.loads(out)["trained_spans"], json.loads(out)["left_out"]) == (0, 1, ["s2", "s3"])
-    run("data", "rl-prompts", store, "--out", tmp_path / "rl.jsonl")
-    prompts = [json.loads(line) for line in (tmp_path / "rl.jsonl").read_text().splitlines()]
-    assert [row["meta"]["ground_truth"] is None for row in prompts] == [False, True, True]
+    _, out, _ = run("data", "rl-prompts", store, "--out", tmp_path / "rl.jsonl", "--json")
+    assert [record.id for record in read_prompts(tmp_path / "rl.jsonl")] == ["s1:0"]
+    assert sum(json.loads(out)["left_out"].values()) == 2
 
     code, out, _ = run("golden", "build", store, "--out", draft, "--verified", "--json")
     assert json.loads(out)["gold_policy"]["without_gold"] == {"refused": 1, "truncated": 1}

@@ -75,12 +75,11 @@ def breaks(session: Session) -> list[int]:
     return out
 
 
-def test_the_engine_policy_renders_generates_in_one_batch_and_parses() -> None:
+def test_the_engine_policy_renders_generates_and_parses() -> None:
     engine = storing(RENDERER)
     policy = EnginePolicy(engine, RENDERER, Sampling(seed=7))
     episodes = play(policy, [WordTask(task_id="a", words=("fox", "owl")), WordTask(task_id="b", words=("eel",))])
     assert all(episode.completed for episode in episodes)
-    assert engine.batches == [2, 2, 1, 1]
     assert len({request.sampling.seed for request in engine.seen}) == 6
     assert {request.group for request in engine.seen} == {"a#0", "b#0"}
     first = episodes[1].session.calls[0]

@@ -34,12 +34,10 @@ class FunctionPolicy:
 
     name = "function"
 
-    def __init__(self, reply: Any, *, batched: bool = True):
-        self._reply, self.batched = reply, batched
-        self.batches: list[int] = []
+    def __init__(self, reply: Any):
+        self._reply = reply
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
-        self.batches.append(len(requests))
         return [self._reply(request) for request in requests]
 
 
@@ -47,10 +45,9 @@ def by_expert(request: PolicyRequest) -> PolicyReply:
     return PolicyReply(action=EXPERT.act(request.messages, request.tools))
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_an_expert_completes_every_task_and_each_episode_is_a_session(batched: bool) -> None:
+def test_an_expert_completes_every_task_and_each_episode_is_a_session() -> None:
     tasks = [word_task("a", "fox"), word_task("b", "fox", "owl"), word_task("c", "eel")]
-    episodes = run(tasks, FunctionPolicy(by_expert, batched=batched), concurrency=2, source="scripted")
+    episodes = run(tasks, FunctionPolicy(by_expert), concurrency=2, source="scripted")
     assert [(e.task_id, e.completed, e.end, e.steps) for e in episodes] == [
         ("a", True, EpisodeEnd.DONE, 2),
         ("b", True, EpisodeEnd.DONE, 4),
@@ -67,12 +64,26 @@ def test_an_expert_completes_every_task_and_each_episode_is_a_session(batched: b
     assert [point.kind for point in decision_points(session)] == ["tool_call", "final_reply"] * 2
 
 
-def test_a_batched_policy_gets_all_live_episodes_at_once_and_finished_ones_make_room() -> None:
-    policy = FunctionPolicy(by_expert)
-    run([word_task(str(number), *["fox"] * (1 + number % 2)) for number in range(5)], policy, concurrency=3)
-    assert policy.batches[0] == 3
-    assert max(policy.batches) == 3
-    assert sum(policy.batches) == 14
+def test_at_most_so_many_environments_live_at_once_and_finished_ones_make_room() -> None:
+    live, most = 0, 0
+
+    class Counted(WordEnvironment):
+        async def reset(self, task: WordTask, seed: int) -> Observation:
+            nonlocal live, most
+            live += 1
+            most = max(most, live)
+            return await super().reset(task, seed)
+
+        async def close(self) -> None:
+            nonlocal live
+            live -= 1
+
+    async def collect() -> list[Episode]:
+        tasks = [word_task(str(number), *["fox"] * (1 + number % 2)) for number in range(9)]
+        return [e async for e in run_episodes(Counted, tasks, FunctionPolicy(by_expert), concurrency=3)]
+
+    assert len(asyncio.run(collect())) == 9
+    assert (live, most) == (0, 3)
 
 
 def test_trials_of_a_task_start_equal_and_are_numbered() -> None:
@@ -97,10 +108,9 @@ def test_trials_of_a_task_start_equal_and_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("fault", ["reset", "step", "verify"])
-@pytest.mark.parametrize("batched", [True, False])
-def test_an_environment_that_fails_ends_its_own_episode_without_an_outcome(fault: str, batched: bool) -> None:
+def test_an_environment_that_fails_ends_its_own_episode_without_an_outcome(fault: str) -> None:
     tasks = [word_task("good"), word_task("bad", fault=fault), word_task("fine")]
-    good, bad, fine = run(tasks, FunctionPolicy(by_expert, batched=batched), concurrency=2)
+    good, bad, fine = run(tasks, FunctionPolicy(by_expert), concurrency=2)
     assert good.completed
     assert fine.completed
     assert bad.end is EpisodeEnd.ERROR
@@ -132,7 +142,7 @@ def test_a_policy_that_raises_or_miscounts_ends_episodes_with_an_error_and_not_t
         async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
             return []
 
-    for policy, found in ((FunctionPolicy(raising), "KeyError"), (Miscounting(by_expert), "0 replies to 2 requests")):
+    for policy, found in ((FunctionPolicy(raising), "KeyError"), (Miscounting(by_expert), "0 replies to 1 request")):
         episodes = run([word_task("a"), word_task("b")], policy)
         assert [found in (e.error or "") for e in episodes] == [True, True]
 
@@ -242,24 +252,22 @@ def test_assistant_messages_of_the_start_are_context_and_not_decisions() -> None
 
 
 def test_leaving_early_stops_everything() -> None:
-    async def first(batched: bool) -> str:
-        policy = FunctionPolicy(by_expert, batched=batched)
+    async def first() -> str:
+        policy = FunctionPolicy(by_expert)
         stream = run_episodes(WordEnvironment, [word_task(str(n)) for n in range(50)], policy, concurrency=2)
         async for episode in stream:
             await stream.aclose()
             return episode.task_id
         return ""
 
-    assert asyncio.run(first(True)) in {"0", "1"}
-    assert asyncio.run(first(False)) in {"0", "1"}
+    assert asyncio.run(first()) in {"0", "1"}
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_a_run_that_never_waits_can_still_be_cancelled(batched: bool) -> None:
+def test_a_run_that_never_waits_can_still_be_cancelled() -> None:
     done: list[Episode] = []
 
     async def play() -> None:
-        policy = FunctionPolicy(by_expert, batched=batched)
+        policy = FunctionPolicy(by_expert)
         async for episode in run_episodes(WordEnvironment, [word_task(str(n)) for n in range(5000)], policy):
             done.append(episode)
 
@@ -280,9 +288,9 @@ def test_a_broken_list_of_tasks_is_raised_and_not_swallowed() -> None:
         yield word_task("a")
         raise ValueError("line 2 is broken")
 
-    for batched in (True, False):
-        with pytest.raises((ValueError, ExceptionGroup)):
-            run(tasks(), FunctionPolicy(by_expert, batched=batched))
+    with pytest.raises(ExceptionGroup) as raised:
+        run(tasks(), FunctionPolicy(by_expert))
+    assert raised.group_contains(ValueError, match="line 2 is broken")
 
 
 def test_the_teacher_policy_records_a_call_per_message_and_contains_its_own_errors() -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from firstchair.chat.template import ChatTemplate, without_spans
-from firstchair.chat.turns import STYLES, TurnStyle
+from firstchair.chat.turns import STYLES, TurnStyle, turn_start
 from firstchair.core.errors import DataError
 
 _RAW = '{"probe_key":  "probe_value"}'
@@ -121,6 +121,34 @@ def is_append_only(template: ChatTemplate, arguments_as: str) -> bool:
             if prompt is None or upto is None or not (whole.startswith(upto) and upto.startswith(prompt)):
                 return False
     return True
+
+
+def is_local(template: ChatTemplate, arguments_as: str) -> bool:
+    """Whether what is added after an assistant turn reads the same when all before its user turn is left out.
+
+    The tools are left out too. Found on the conversations of ``is_append_only``, which the template must be.
+    """
+    call = _call(_form(arguments_as)) if arguments_as != "content" else {"role": "assistant", "content": "as text"}
+    for messages in _conversations(call):
+        roles = [message["role"] for message in messages]
+        for last, role in enumerate(roles):
+            follows = last + 1 < len(roles) and roles[last + 1] != "assistant"
+            if role != "assistant" or not follows:
+                continue
+            end = next((index for index in range(last + 1, len(roles)) if roles[index] == "assistant"), len(roles))
+            whole, own = messages[:end], messages[turn_start(roles, last) : end]
+            if _added(template, whole, [_TOOL], end - last) != _added(template, own, [], end - last):
+                return False
+    return True
+
+
+def _added(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], count: int
+) -> str | None:
+    """The text that the last ``count`` − 1 messages and the next prompt add to the assistant turn before them."""
+    upto = _try(template, messages[: len(messages) - count + 1], tools, False)
+    full = _try(template, messages, tools, True)
+    return None if upto is None or full is None or not full.startswith(upto) else full[len(upto) :]
 
 
 def _conversations(call: dict[str, Any]) -> list[list[Mapping[str, Any]]]:

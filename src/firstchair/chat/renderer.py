@@ -15,7 +15,7 @@ from typing import Any, Literal
 from firstchair.chat.actions import ParsedReply
 from firstchair.chat.formats import tool_call_format
 from firstchair.chat.messages import TRUNCATED, Message, Tool
-from firstchair.chat.probes import is_append_only, probe
+from firstchair.chat.probes import is_append_only, is_local, probe
 from firstchair.chat.prompt_view import PromptView
 from firstchair.chat.template import (
     CHOOSE,
@@ -29,7 +29,7 @@ from firstchair.chat.template import (
 )
 from firstchair.chat.text_encoder import TextEncoder
 from firstchair.chat.token_conversation import Span, TokenConversation
-from firstchair.chat.turns import TurnIds, find_turns
+from firstchair.chat.turns import TurnIds, find_turns, turn_start
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsontext import content_id
 from firstchair.core.model_dirs import not_a_model
@@ -80,6 +80,7 @@ class Renderer:
         self.vocab_size: int = len(tokenizer)
         self.append_only = is_append_only(self.template, facts.arguments_as)
         """Whether a longer conversation always begins with the prompts of its earlier decisions."""
+        self._is_local = self.append_only and is_local(self.template, facts.arguments_as)
         self.template_hash = content_id(
             {
                 "template": template_text,
@@ -200,10 +201,15 @@ class Renderer:
         last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=None)
         if last is None or self._facts.style is None:
             raise DataError("no assistant turn to continue from, or the template's turns have no known markers")
+        if self._is_local:
+            # Rendering tools and earlier turns again is most of what a step of a long episode would cost.
+            start = turn_start([message.role for message in messages], last)
+            messages, tools, last = messages[start:], (), last - start
         messages = self._view.with_writable_calls(messages)
         full = without_spans(self._render(messages, tools, True))
-        before = without_spans(self._render(messages[:last], tools, True))
         upto = without_spans(self._render(messages[: last + 1], tools, False))
+        # That the reply continues its own prompt is known of local templates; looking costs a third rendering.
+        before = "" if self._is_local else without_spans(self._render(messages[:last], tools, True))
         if not full.startswith(before) or not full.startswith(upto):
             raise DataError(
                 "the template rewrites earlier turns when messages are added; start a new segment",

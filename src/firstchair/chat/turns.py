@@ -65,3 +65,8 @@ def find_turns(ids: Sequence[int], turn: TurnIds) -> tuple[list[tuple[int, int]]
             end += 1
         spans.append((start, end))
         position = end
+
+
+def turn_start(roles: Sequence[str], last: int) -> int:
+    """Where the turn of message ``last`` begins: at the user message before it. 0 when there is none."""
+    return next((index for index in range(last - 1, -1, -1) if roles[index] == "user"), 0)

@@ -22,6 +22,7 @@ from firstchair.cli.session_options import (
     parse_pairs,
     selection_of,
 )
+from firstchair.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from firstchair.data.similarity import Pair
@@ -199,8 +200,11 @@ def decisions(
 
 @app.command("rl-prompts")
 def rl_prompts_command(
-    source: Source,
+    source: Annotated[str, typer.Argument(help="Trace store, export, draft golden set, or file of SFT records.")],
     out: OutFile,
+    catalog: Annotated[
+        Path | None, typer.Option(help="Catalog (YAML) whose matchers say how arguments are compared with gold's.")
+    ] = None,
     labels: Labels = None,
     source_kind: SourceKind = "",
     tool: UsedTool = "",
@@ -209,18 +213,31 @@ def rl_prompts_command(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write prompts for reinforcement learning: each stops at a decision; meta.ground_truth is for the verifier."""
-    from firstchair.cli.data_view import print_written
-    from firstchair.core.jsonl import write_jsonl
-    from firstchair.data.exports import rl_prompts
-    from firstchair.data.sources import open_source, some
+    """Write prompts for reinforcement learning: each stops at a decision; gold is for the verifier alone."""
+    from collections import Counter
 
+    from firstchair.catalog.catalog import load_catalog
+    from firstchair.cli.data_view import print_prompts
+    from firstchair.data.rl_prompts import session_prompts, sft_prompts, write_prompts
+    from firstchair.data.sft import read_sft
+    from firstchair.data.sources import Selection, holds_sft, open_source
+
+    matchers = load_catalog(catalog).matchers() if catalog else {}
     selection = selection_of(labels, source_kind, tool, split, limit)
-    with open_source(source, selection, training=True) as opened:
-        rows = (
-            row
-            for session in opened.sessions()
-            for row in rl_prompts(session, opened.decisions(session), opened.tools(session.catalog_id))
-        )
-        count = write_jsonl(out, some(rows, f"no prompt {EMPTY}", source), force=force)
-    print_written(out, count, "prompts", as_json=as_json)
+    left_out: Counter[str] = Counter()
+    if holds_sft(source):
+        if selection != Selection():
+            raise ConfigError(f"{source} is a file of SFT records; filters are for sessions: use them in `data sft`")
+        made = (row for record in read_sft(Path(source)) for row in sft_prompts(record, matchers, left_out))
+        manifest = write_prompts(out, made, source=source, left_out=left_out, force=force)
+    else:
+        with open_source(source, selection, training=True) as opened:
+            made = (
+                row
+                for session in opened.sessions()
+                for row in session_prompts(
+                    session, opened.decisions(session), opened.tools(session.catalog_id), matchers, left_out
+                )
+            )
+            manifest = write_prompts(out, made, source=source, left_out=left_out, force=force)
+    print_prompts(out, manifest, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from firstchair.cli.tables import Column, counted, number, print_json, print_list, table
 from firstchair.data.audit import Audit
+from firstchair.data.rl_prompts import PromptManifest
 from firstchair.data.sft import SftCounts
 from firstchair.data.similarity import Pair
 from firstchair.data.splits import SplitManifest
@@ -71,6 +73,24 @@ def print_sft(out: Path, counts: SftCounts, left_out: list[str], avoided: list[P
     if avoided:
         first = f"{avoided[0].right} resembles {avoided[0].left}, {avoided[0].similarity:.2f}"
         typer.echo(f"left out, too like a golden session: {len(avoided):,} (e.g. {first})")
+
+
+def print_prompts(out: Path, manifest: PromptManifest, *, as_json: bool) -> None:
+    """How many prompts were written, for which routes, and which decisions gave none."""
+    if as_json:
+        print_json({"path": str(out), **msgspec.to_builtins(manifest)})
+        return
+    typer.echo(f"{out}: {manifest.prompts:,} prompts, sha256 {manifest.sha256[:12]}…")
+    _print_routes("#prompts", manifest.per_route, manifest.left_out)
+
+
+def _print_routes(column: str, per_route: Mapping[str, int], left_out: Mapping[str, int]) -> None:
+    made = table("route", column)
+    for route, count in per_route.items():
+        made.add_row(Text(route), f"{count:,}")
+    Console().print(made)
+    for reason, count in left_out.items():
+        typer.echo(f"left out, {reason}: {count:,}")
 
 
 def print_written(out: Path, count: int, what: str, *, as_json: bool) -> None:

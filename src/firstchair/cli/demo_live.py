@@ -174,8 +174,6 @@ async def _play(live: Live, policy: Policy, tasks: Sequence[DeskTask]) -> None:
 class _Cut:
     """A policy for one session in whose middle something happens."""
 
-    batched = False
-
     def __init__(self, policy: Policy, happens: Callable[[], Awaitable[None]], *, after: int):
         self.name, self._policy, self._happens, self._left = policy.name, policy, happens, after
 

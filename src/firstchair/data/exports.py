@@ -1,8 +1,7 @@
-"""Decisions as records of their own: for analysis, and as prompts for reinforcement learning."""
+"""Decisions as records of their own, for analysis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -41,29 +40,3 @@ def decision_row(
         "provenance": decision.provenance,
     }
     return row
-
-
-def rl_prompts(
-    session: Session, decisions: Iterable[DecisionPoint], tools: tuple[Tool, ...]
-) -> Iterator[dict[str, Any]]:
-    """RL prompt records ``{prompt, tools, meta}``: the prompt stops at the decision, no target follows it.
-
-    ``meta.ground_truth`` is for the verifier, never for the model: gold, or the observed action where there is no
-    gold (``None`` when that was cut or refused); ``meta.verified`` says which to trust. ``meta.env`` and
-    ``meta.verifier`` come from the labels.
-    """
-    for decision in decisions:
-        target = decision.gold or (decision.observed if decision.ending is None else None)
-        meta: dict[str, Any] = {
-            "dp_id": decision.dp_id,
-            "task_id": session.labels.get("task_id", session.session_id),
-            "available_tools": [tool.name for tool in tools],
-            "ground_truth": None if target is None else view_of(target),
-            "verified": decision.verified,
-        }
-        meta |= {name: session.labels[name] for name in ("env", "verifier") if name in session.labels}
-        yield {
-            "prompt": messages_to_rows(context(session, decision)),
-            "tools": msgspec.to_builtins(tools),
-            "meta": meta,
-        }

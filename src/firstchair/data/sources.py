@@ -186,9 +186,8 @@ def some(items: Iterable[Item], problem: str, where: str) -> Iterator[Item]:
 
 
 def _conversation_texts(where: str) -> Iterator[tuple[str, str]]:
-    path = Path(where)
-    if path.is_file() and not _is_sqlite(path) and _holds_sft(path):
-        for record in read_sft(path):
+    if holds_sft(where):
+        for record in read_sft(Path(where)):
             yield record.id, conversation_text(record.messages)
         return
     with open_source(where) as source:
@@ -196,6 +195,10 @@ def _conversation_texts(where: str) -> Iterator[tuple[str, str]]:
             yield session.session_id, conversation_text(session.messages)
 
 
-def _holds_sft(path: Path) -> bool:
+def holds_sft(where: str) -> bool:
+    """Whether it is a file of SFT records, and no source of sessions."""
+    path = Path(where)
+    if not path.is_file() or _is_sqlite(path):
+        return False
     first: dict[str, Any] = next((row for _, row in read_jsonl(path)), {})
     return "session_id" not in first

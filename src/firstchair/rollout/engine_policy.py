@@ -14,7 +14,7 @@ from firstchair.core.errors import FirstchairError
 from firstchair.core.seeds import seed_of
 from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling, Stop
 from firstchair.rollout.episode_stream import EpisodeStream
-from firstchair.rollout.policy import PolicyReply, PolicyRequest
+from firstchair.rollout.policy import EpisodeTokens, PolicyReply, PolicyRequest
 from firstchair.traces.session import CallTokens, ModelCall, Usage
 
 if TYPE_CHECKING:
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 
 
 class EnginePolicy:
-    """Renders, generates for all live episodes in one batch, parses.
+    """Renders, generates, parses. Requests of many episodes wait for one engine, which batches them.
 
     With a ``renderer`` prompts go out as token ids and text comes back to be parsed; without one the engine's
     server renders and parses. An episode's prompt is its whole token stream: what was sampled stays as it was
-    sampled, and is never tokenised again (see ``EpisodeStream``). An episode that is missing from one ``act`` has
-    ended, and its stream is dropped.
+    sampled, and is never tokenised again (see ``EpisodeStream``); ``take`` hands the stream over when the episode is
+    over.
 
-    A ``sampling.seed`` is varied per episode and decision, so that the rollouts of a group differ and a run still
-    repeats. ``record_tokens`` keeps the engine's own ids and log-probabilities on the session, where the engine
-    gives them: training consumes those.
+    A seed, of the request or else of ``sampling``, is varied per episode and decision, so that the rollouts of a
+    group differ and a run still repeats. ``record_tokens`` keeps the engine's own ids and log-probabilities on the
+    session too, where the engine gives them: each call with its whole prompt.
     """
-
-    batched = True
 
     def __init__(
         self,
@@ -54,7 +52,6 @@ class EnginePolicy:
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
         """One generation per request; one that cannot be rendered gets an error of its own."""
         started = utc_now()
-        self._follow(requests)
         sent = [self._request(request) for request in requests]
         ready = [request for request in sent if isinstance(request, Request)]
         by_id: dict[str, Generation] = {}
@@ -66,21 +63,26 @@ class EnginePolicy:
             for request, out in zip(requests, sent, strict=True)
         ]
 
-    def _follow(self, requests: Sequence[PolicyRequest]) -> None:
-        """Keep a stream for each live episode and for no other."""
-        if self._renderer is not None:
-            live = [request.episode_id for request in requests]
-            self._streams = {name: self._streams.get(name) or EpisodeStream(self._renderer) for name in live}
+    def take(self, episode_id: str) -> EpisodeTokens:
+        """The tokens of an episode, which is forgotten."""
+        stream = self._streams.pop(episode_id, None)
+        return EpisodeTokens() if stream is None else stream.tokens()
 
     def _request(self, request: PolicyRequest) -> Request | PolicyReply:
         # The conversation only grows, so its length names the decision.
         request_id, sampling = f"{request.episode_id}:{len(request.messages)}", self._sampling
-        if sampling.seed is not None:
-            sampling = replace(sampling, seed=seed_of(sampling.seed, request_id))
+        seed = sampling.seed if request.seed is None else request.seed
+        if seed is not None:
+            sampling = replace(sampling, seed=seed_of(seed, request_id))
+        if request.max_tokens is not None and request.max_tokens < sampling.max_new_tokens:
+            sampling = replace(sampling, max_new_tokens=request.max_tokens)
         ids: tuple[int, ...] | None = None
         if self._renderer is not None:
+            stream = self._streams.get(request.episode_id)
+            if stream is None:
+                stream = self._streams[request.episode_id] = EpisodeStream(self._renderer)
             try:
-                ids = self._streams[request.episode_id].prompt(request.messages, request.tools)
+                ids = stream.prompt(request.messages, request.tools)
             except FirstchairError as error:
                 return PolicyReply(error=f"{ErrorKind.BAD_REQUEST}: {error}", error_kind=ErrorKind.BAD_REQUEST)
         return Request(

@@ -44,6 +44,11 @@ class Outcome:
     checks: tuple[Check, ...] = ()
     violations: tuple[str, ...] = ()
     """Policy rows broken on the way; they do not by themselves undo completion."""
+    score: float | None = None
+    """A figure of the environment's own beside its checks, for one that grades; higher is better."""
+    undecided: tuple[str, ...] = ()
+    """Names of checks that code cannot decide and a judge must; they are not in ``checks``, and ``completed`` is then
+    false without anything being wrong."""
 
 
 @runtime_checkable
@@ -68,4 +73,13 @@ class Environment(Protocol):
 
     async def restore(self, snapshot: Any) -> None:
         """Go back to a state taken by ``snapshot``."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An environment that holds something (a process, a connection) has this too."""
+
+    async def close(self) -> None:
+        """Release it. Called once when the episode is over, however it ended, cancelled ones included."""
         ...

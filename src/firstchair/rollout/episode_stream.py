@@ -16,6 +16,7 @@ from firstchair.chat.messages import Message, Tool, assistant_message
 from firstchair.chat.token_conversation import TokenConversation
 from firstchair.core.errors import DataError
 from firstchair.engines.base import Generation
+from firstchair.rollout.policy import EpisodeTokens
 
 if TYPE_CHECKING:
     from firstchair.chat.renderer import Renderer
@@ -26,6 +27,8 @@ class EpisodeStream:
 
     def __init__(self, renderer: Renderer):
         self._renderer = renderer
+        self._closed: list[TokenConversation] = []
+        self._revisions: list[str] = []
         self._messages: tuple[Message, ...] = ()
         self._tools: tuple[Tool, ...] = ()
         self._replies: tuple[Message, ...] = ()
@@ -39,6 +42,7 @@ class EpisodeStream:
         self._replies = ()
         if ids is None:
             first, ids = 0, self._renderer.prompt_ids(messages, tools)
+            self._closed.append(self.conversation)
             self.conversation = TokenConversation()
         follows = first < len(messages)
         self.conversation.append_env(
@@ -61,8 +65,15 @@ class EpisodeStream:
             )
         except DataError:  # a log-probability that is none: the recorded call shows it, the segment ends here
             return
+        if logprobs is not None:
+            self._revisions.append(generation.revision)
         # A reply that cannot be read enters the messages as its raw text.
         self._replies = (reply, assistant_message(generation.text))
+
+    def tokens(self) -> EpisodeTokens:
+        """All segments with a sampled token, and the weights of each call."""
+        segments = [segment for segment in map(_up_to_sampled, [*self._closed, self.conversation]) if segment.sampled]
+        return EpisodeTokens(tuple(segments), tuple(self._revisions))
 
     def _delta(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[int] | None:
         """What to append since the last reply; ``None`` when the stream cannot go on."""
@@ -78,6 +89,21 @@ class EpisodeStream:
             return self._renderer.env_delta(messages, tools, ended=ended)
         except DataError:
             return None
+
+
+def _up_to_sampled(conversation: TokenConversation) -> TokenConversation:
+    """The stream without what follows its last sampled token: there is nothing to learn from that."""
+    spans = list(conversation.spans)
+    while spans and spans[-1].role != "assistant":
+        spans.pop()
+    end = spans[-1].end if spans else 0
+    return TokenConversation(
+        ids=conversation.ids[:end],
+        loss_mask=conversation.loss_mask[:end],
+        logprobs=conversation.logprobs[:end],
+        spans=spans,
+        sampled=conversation.sampled,
+    )
 
 
 def _said(message: Message) -> tuple[str, str, Sequence[tuple[str, str]]]:

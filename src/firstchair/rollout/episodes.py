@@ -20,11 +20,14 @@ from typing import Protocol
 from firstchair.chat.messages import Tool
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.environment import Environment, Outcome
-from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, LiveEpisode
-from firstchair.rollout.policy import Policy, PolicyReply, PolicyRequest
+from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, Limits, LiveEpisode
+from firstchair.rollout.policy import EpisodeTokens, Policy, PolicyReply, PolicyRequest, TokenPolicy
 from firstchair.traces.session import Session, Source
 
-__all__ = ["Episode", "EpisodeEnd", "Limits", "Policy", "PolicyReply", "PolicyRequest", "run_episodes"]
+NO_LIMITS = Limits()
+"""What holds unless told otherwise."""
+
+__all__ = ["Episode", "EpisodeEnd", "Limits", "Policy", "PolicyReply", "PolicyRequest", "drive", "run_episodes"]
 
 
 class Task(Protocol):
@@ -32,16 +35,6 @@ class Task(Protocol):
 
     @property
     def task_id(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When an episode is given up."""
-
-    max_malformed: int = 3
-    """Unreadable actions answered with an error message; the next one ends the episode."""
-    stall_s: float = 900.0
-    """Longest wait for one step of a policy or an environment, so that nothing hangs a run."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +51,16 @@ class Episode:
     tools: tuple[Tool, ...]
     """What was offered; ``session.catalog_id`` is its content address."""
     outcome: Outcome | None
-    """``None`` exactly when ``error`` is set: not judged, left out of every rate."""
+    """``None`` exactly when ``error`` is set (it failed or was cancelled): not judged, left out of every rate."""
     end: EpisodeEnd
     steps: int
     """Actions taken, malformed ones included."""
     malformed: int
+    sampled_tokens: int
+    """Of all actions, where the policy tells; 0 otherwise."""
+    tool_s: float
+    """Seconds that the environment's steps took together."""
+    wall_s: float
     error: str | None = None
 
     @property
@@ -79,19 +77,20 @@ async def run_episodes(
     seed: int = 0,
     concurrency: int = 16,
     max_steps: int = 40,
-    limits: Limits = Limits(),
+    limits: Limits = NO_LIMITS,
     source: Source = "rollout",
 ) -> AsyncGenerator[Episode, None]:
     """Run one episode per task and yield each as it ends.
 
-    At most ``concurrency`` environments live at once. The environment's seed follows from ``seed`` and the task's
-    id, so all trials of a task start equal and the order of tasks does not matter. An episode ends when the
-    environment says so, after ``max_steps`` actions, or by ``limits``; all three are judged by ``verify``.
+    At most ``concurrency`` environments live at once, each going at its own pace: waiting for one overlaps with the
+    work of the others, and the next task starts when an episode has ended. The environment's seed follows from
+    ``seed`` and the task's id, so all trials of a task start equal and the order of tasks does not matter. An episode
+    ends when the environment says so, after ``max_steps`` actions, or by ``limits``; all three are judged by
+    ``verify``. Leaving early cancels what is under way and closes every environment.
     """
     plans = _plans(tasks, policy.name, seed, source, max_steps, limits)
-    drive = _lockstep if policy.batched else _independent
-    async with aclosing(drive(env_factory, plans, policy, concurrency)) as episodes:
-        async for episode in episodes:
+    async with aclosing(drive(env_factory, plans, policy, concurrency)) as played:
+        async for episode, _ in played:
             yield episode
 
 
@@ -111,45 +110,19 @@ def _plans(
             policy=policy,
             source=source,
             max_steps=max_steps,
-            max_malformed=limits.max_malformed,
-            stall_s=limits.stall_s,
+            limits=limits,
         )
 
 
-async def _lockstep(
+async def drive(
     env_factory: Callable[[], Environment], plans: Iterator[EpisodePlan], policy: Policy, concurrency: int
-) -> AsyncGenerator[Episode, None]:
-    """All live episodes take one decision together; a finished one makes room for the next task."""
-    live: list[LiveEpisode] = []
-    while True:
-        while len(live) < concurrency and (plan := next(plans, None)) is not None:
-            live.append(await LiveEpisode.start(env_factory, plan))
-        if not live:
-            return
-        # A policy and environments that never wait would keep Ctrl-C and everything else waiting.
-        await asyncio.sleep(0)
-        acting = [episode for episode in live if episode.end is None]
-        for episode, reply in zip(acting, await _ask(policy, acting), strict=True):
-            await episode.apply(reply)
-        for episode in [episode for episode in live if episode.end is not None]:
-            live.remove(episode)
-            yield await _finished(episode)
-
-
-async def _independent(
-    env_factory: Callable[[], Environment], plans: Iterator[EpisodePlan], policy: Policy, concurrency: int
-) -> AsyncGenerator[Episode, None]:
-    """Each episode goes at its own pace, so that waiting for one overlaps with the work of the others."""
-    done: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=concurrency)
+) -> AsyncGenerator[tuple[Episode, EpisodeTokens], None]:
+    """Play ``plans``, ``concurrency`` at once; yields each as it ends, with the tokens that the policy kept of it."""
+    done: asyncio.Queue[tuple[Episode, EpisodeTokens] | None] = asyncio.Queue(maxsize=concurrency)
 
     async def work() -> None:
         for plan in plans:
-            episode = await LiveEpisode.start(env_factory, plan)
-            while episode.end is None:
-                await asyncio.sleep(0)
-                (reply,) = await _ask(policy, [episode])
-                await episode.apply(reply)
-            await done.put(await _finished(episode))
+            await done.put(await _play(env_factory, plan, policy))
 
     async def all_of_it() -> None:
         async with asyncio.TaskGroup() as group:
@@ -158,17 +131,17 @@ async def _independent(
         await done.put(None)
 
     running = asyncio.ensure_future(all_of_it())
-    getting: asyncio.Future[Episode | None] | None = None
+    getting: asyncio.Future[tuple[Episode, EpisodeTokens] | None] | None = None
     try:
         while True:
             getting = asyncio.ensure_future(done.get())
             await asyncio.wait({getting, running}, return_when=asyncio.FIRST_COMPLETED)
             if not getting.done() and running.done():
                 await running  # raises what stopped it: our own bug, or the tasks' iterator
-            episode = await getting
-            if episode is None:
+            played = await getting
+            if played is None:
                 return
-            yield episode
+            yield played
     finally:
         for future in (running, getting):
             if future is not None:
@@ -176,26 +149,45 @@ async def _independent(
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _ask(policy: Policy, episodes: list[LiveEpisode]) -> list[PolicyReply]:
-    """The policy's replies, or one error reply each when it fails as a whole."""
-    if not episodes:
-        return []
-    stall_s = episodes[0].plan.stall_s
+async def _play(
+    env_factory: Callable[[], Environment], plan: EpisodePlan, policy: Policy
+) -> tuple[Episode, EpisodeTokens]:
+    episode, tokens = LiveEpisode(plan), EpisodeTokens()
     try:
-        async with asyncio.timeout(stall_s):
-            replies = await policy.act([episode.request() for episode in episodes])
-    except TimeoutError:
-        return [PolicyReply(error=f"policy: no reply within {stall_s:g} s") for _ in episodes]
+        await episode.start(env_factory)
+        while episode.end is None:
+            # A policy and environments that never wait would keep Ctrl-C and everything else waiting.
+            await asyncio.sleep(0)
+            reply = await _ask(policy, episode)
+            if reply is None:
+                episode.end = EpisodeEnd.WALL_CLOCK
+            else:
+                await episode.apply(reply)
+        outcome = await episode.judge()
+    finally:
+        if isinstance(policy, TokenPolicy):
+            tokens = policy.take(plan.episode_id)
+        await episode.close()
+    return _finished(episode, outcome), tokens
+
+
+async def _ask(policy: Policy, episode: LiveEpisode) -> PolicyReply | None:
+    """The policy's reply, an error reply when it fails; ``None`` when the episode's time is over before."""
+    stall_s = episode.plan.limits.stall_s
+    wait_s = episode.wait_s()
+    try:
+        async with asyncio.timeout(wait_s) as timeout:
+            replies = await policy.act([episode.request()])
     except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
-        return [PolicyReply(error=f"policy: {type(error).__name__}: {error}") for _ in episodes]
-    if len(replies) != len(episodes):
-        found = f"policy: {len(replies)} replies to {len(episodes)} requests; expected one each, in order"
-        return [PolicyReply(error=found) for _ in episodes]
-    return replies
+        if isinstance(error, TimeoutError) and timeout.expired():
+            return PolicyReply(error=f"policy: no reply within {stall_s:g} s") if wait_s == stall_s else None
+        return PolicyReply(error=f"policy: {type(error).__name__}: {error}")
+    if len(replies) != 1:
+        return PolicyReply(error=f"policy: {len(replies)} replies to 1 request; expected one")
+    return replies[0]
 
 
-async def _finished(episode: LiveEpisode) -> Episode:
-    outcome = await episode.judge()
+def _finished(episode: LiveEpisode, outcome: Outcome | None) -> Episode:
     assert episode.end is not None
     return Episode(
         number=episode.plan.number,
@@ -207,5 +199,8 @@ async def _finished(episode: LiveEpisode) -> Episode:
         end=episode.end,
         steps=episode.steps,
         malformed=len(episode.malformed),
+        sampled_tokens=episode.sampled_tokens,
+        tool_s=episode.tool_s,
+        wall_s=episode.wall_s,
         error=episode.error,
     )

@@ -25,8 +25,6 @@ class HttpPolicy:
     ``anthropic``. Use it as an async context manager, or ``close`` it.
     """
 
-    batched = False
-
     def __init__(
         self,
         dialect: Dialect,

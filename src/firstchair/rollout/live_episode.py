@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,8 +24,8 @@ from firstchair.chat.messages import (
 )
 from firstchair.core.clock import utc_now
 from firstchair.core.jsontext import content_id
-from firstchair.engines.base import Stop
-from firstchair.rollout.environment import Environment, Outcome
+from firstchair.engines.base import ErrorKind, Stop
+from firstchair.rollout.environment import Closing, Environment, Outcome
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.traces.session import ModelCall, Session, Source, Turn, catalog_id_of
 
@@ -34,13 +35,42 @@ class EpisodeEnd(StrEnum):
 
     DONE = "done"
     """The environment said so."""
-    MAX_STEPS = "max_steps"
     MALFORMED = "malformed"
     """Too many actions that could not be read."""
     REFUSED = "refused"
     """The provider's filter stopped the model."""
+    MAX_STEPS = "max_steps"
+    MAX_TOKENS = "max_tokens"
+    TOOL_TIME = "tool_time"
+    WALL_CLOCK = "wall_clock"
+    CONTEXT = "context"
+    """The conversation outgrew the model's context window after the model had acted."""
+    CANCELLED = "cancelled"
+    """Somebody cancelled the generation; not judged."""
     ERROR = "error"
-    """The policy's or the environment's machinery failed; nothing is said about the model."""
+    """The policy's or the environment's machinery failed; nothing is said about the model. Not judged."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When an episode is given up. The limits that are ``None`` do not hold."""
+
+    max_malformed: int = 3
+    """Unreadable actions answered with an error message; the next one ends the episode."""
+    max_tokens: int | None = None
+    """Sampled tokens of all actions together; the action that reaches it is cut there."""
+    tool_s: float | None = None
+    """Seconds that the environment's steps may take together; looked at after each step."""
+    wall_s: float | None = None
+    """Seconds from the start. An action that is being generated is cut there, a step of the environment is not: its
+    state would be unknown."""
+    stall_s: float = 900.0
+    """Longest wait for one step of a policy or an environment, so that nothing hangs a run. What takes longer has
+    failed: an error, not a limit."""
+
+
+CLOSE_S = 10.0
+"""Longest wait for an environment to close."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +85,32 @@ class EpisodePlan:
     policy: str
     source: Source
     max_steps: int
-    max_malformed: int
-    stall_s: float
+    limits: Limits
+    run: str = ""
+    """Names the run in ``episode_id``, where several share a policy."""
+    sampling_seed: int | None = None
+
+    @property
+    def episode_id(self) -> str:
+        """Names the episode to its policy; no two that live at once may have the same."""
+        return f"{self.run}{self.task_id}#{self.trial}"
 
 
 class LiveEpisode:
-    """Drives one environment. ``end`` is ``None`` as long as another decision is due."""
+    """Drives one environment. ``end`` is ``None`` as long as another decision is due.
+
+    ``start``, then ``request`` and ``apply`` until ``end`` is set, then ``judge``; ``close`` in any case.
+    """
 
     def __init__(self, plan: EpisodePlan):
-        self.plan, self.episode_id = plan, f"{plan.task_id}#{plan.trial}"
+        self.plan = plan
         self.end: EpisodeEnd | None = None
         self.error: str | None = None
         self.steps = 0
+        self.sampled_tokens = 0
+        self.tool_s = 0.0
+        self._started = time.monotonic()
+        self._close_error = ""
         self.malformed: list[dict[str, Any]] = []
         self._environment: Environment | None = None
         self._created_at = utc_now()
@@ -77,56 +121,107 @@ class LiveEpisode:
         self._call_ids: set[str] = set()
         self._context_end = 0
 
-    @classmethod
-    async def start(cls, env_factory: Callable[[], Environment], plan: EpisodePlan) -> LiveEpisode:
+    async def start(self, env_factory: Callable[[], Environment]) -> None:
         """Reset a new environment to the plan's task."""
-        episode = cls(plan)
         try:
-            episode._environment = env_factory()
-            async with asyncio.timeout(plan.stall_s):
-                observation = await episode._environment.reset(plan.task, plan.seed)
+            self._environment = env_factory()
+            async with asyncio.timeout(self.plan.limits.stall_s):
+                observation = await self._environment.reset(self.plan.task, self.plan.seed)
         except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
-            episode._fail("environment.reset", error)
-            return episode
-        episode._tools = observation.tools
-        episode._observe(observation.messages)
+            self._fail("environment.reset", error)
+            return
+        self._tools = observation.tools
+        self._observe(observation.messages)
         if any(message.role == "assistant" for message in observation.messages):
-            episode._context_end = len(observation.messages)
-        return episode
+            self._context_end = len(observation.messages)
 
     def request(self) -> PolicyRequest:
         """What the policy is to decide now."""
-        return PolicyRequest(episode_id=self.episode_id, messages=tuple(self._messages), tools=self._tools)
+        return PolicyRequest(
+            episode_id=self.plan.episode_id,
+            messages=tuple(self._messages),
+            tools=self._tools,
+            seed=self.plan.sampling_seed,
+            max_tokens=self._tokens_left(),
+        )
+
+    def wait_s(self) -> float:
+        """How long the policy may take for its next action."""
+        limits = self.plan.limits
+        return limits.stall_s if limits.wall_s is None else min(limits.stall_s, limits.wall_s - self.wall_s)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
+    def _tokens_left(self) -> int | None:
+        allowed = self.plan.limits.max_tokens
+        return None if allowed is None else allowed - self.sampled_tokens
+
+    def note_limits(self) -> None:
+        """End the episode if a limit is reached."""
+        limits, left = self.plan.limits, self._tokens_left()
+        if self.steps >= self.plan.max_steps:
+            self.end = EpisodeEnd.MAX_STEPS
+        elif left is not None and left <= 0:
+            self.end = EpisodeEnd.MAX_TOKENS
+        elif limits.tool_s is not None and self.tool_s >= limits.tool_s:
+            self.end = EpisodeEnd.TOOL_TIME
+        elif limits.wall_s is not None and self.wall_s >= limits.wall_s:
+            self.end = EpisodeEnd.WALL_CLOCK
 
     async def apply(self, reply: PolicyReply) -> None:
         """Carry out one decision."""
         if reply.error is not None or (reply.action is None and not reply.malformed):
             self._note_call(reply, None)
-            self.end, self.error = EpisodeEnd.ERROR, _reason(reply)
+            self._note_failure(reply)
             return
         self.steps += 1
+        if reply.call is not None:
+            self.sampled_tokens += reply.call.usage.output
         message = self._message(reply)
         self._note_call(reply, len(self._messages))
         self._messages.append(message)
         if reply.stop is Stop.REFUSAL:
             self.end = EpisodeEnd.REFUSED
+        elif reply.stop is Stop.LENGTH and self._tokens_left() == 0:
+            self.end = EpisodeEnd.MAX_TOKENS
         elif reply.malformed:
             self._answer_malformed(reply, message)
         else:
             await self._step(_with_calls(reply.action, message.tool_calls))
-        if self.end is None and self.steps >= self.plan.max_steps:
-            self.end = EpisodeEnd.MAX_STEPS
+        if self.end is None:
+            self.note_limits()
+
+    def _note_failure(self, reply: PolicyReply) -> None:
+        if reply.error_kind is ErrorKind.CONTEXT_OVERFLOW and self.steps:
+            self.end = EpisodeEnd.CONTEXT
+        else:
+            self.end = EpisodeEnd.CANCELLED if reply.stop is Stop.CANCELLED else EpisodeEnd.ERROR
+            self.error = _reason(reply)
 
     async def judge(self) -> Outcome | None:
-        """The environment's verdict on its present state; ``None`` after an error."""
-        if self.end is EpisodeEnd.ERROR or self._environment is None:
+        """The environment's verdict on its present state; ``None`` after an error or a cancellation."""
+        if self.error is not None or self._environment is None:
             return None
         try:
-            async with asyncio.timeout(self.plan.stall_s):
+            async with asyncio.timeout(self.plan.limits.stall_s):
                 return await self._environment.verify()
         except Exception as error:  # noqa: BLE001 - a verifier that fails has not said "wrong"
             self._fail("environment.verify", error)
             return None
+
+    async def close(self) -> None:
+        """Let the environment release what it holds; one that cannot is noted in the session's meta."""
+        environment, self._environment = self._environment, None
+        if not isinstance(environment, Closing):
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await environment.close()
+        except Exception as error:  # noqa: BLE001 - the rollout boundary: what was judged stays judged
+            self._close_error = f"environment.close: {type(error).__name__}: {error}"
 
     def session(self, outcome: Outcome | None) -> Session:
         """The record. Its id is content-addressed: the same conversation of the same policy is the same session."""
@@ -141,6 +236,8 @@ class LiveEpisode:
             labels["error"] = self.error
         if self.malformed:
             meta["malformed"] = self.malformed
+        if self._close_error:
+            meta["close_error"] = self._close_error
         digest = content_id([plan.policy, plan.trial, plan.seed, msgspec.to_builtins(messages)])
         ends = [*self._turn_starts[1:], len(messages)] if self._turn_starts else []
         return Session(
@@ -170,12 +267,15 @@ class LiveEpisode:
 
     async def _step(self, action: Action) -> None:
         assert self._environment is not None
+        clock = time.monotonic()
         try:
-            async with asyncio.timeout(self.plan.stall_s):
+            async with asyncio.timeout(self.plan.limits.stall_s):
                 step = await self._environment.step(action)
         except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
             self._fail("environment.step", error)
             return
+        finally:
+            self.tool_s += time.monotonic() - clock
         self._observe(step.messages)
         if step.done:
             self.end = EpisodeEnd.DONE
@@ -190,7 +290,7 @@ class LiveEpisode:
                 "problems": list(msgspec.to_builtins(reply.problems)),
             }
         )
-        if len(self.malformed) > self.plan.max_malformed:
+        if len(self.malformed) > self.plan.limits.max_malformed:
             self.end = EpisodeEnd.MALFORMED
             return
         if not message.tool_calls:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from firstchair.chat.actions import Action, Problem
 from firstchair.chat.messages import Message, Tool
+from firstchair.chat.token_conversation import TokenConversation
 from firstchair.engines.base import ErrorKind, Stop
 from firstchair.traces.session import ModelCall
 
@@ -20,6 +21,10 @@ class PolicyRequest:
     """Equal for all decisions of an episode: a prefix shared, a cache key."""
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
+    seed: int | None = None
+    """Of the whole episode's sampling; ``None`` leaves it to the policy."""
+    max_tokens: int | None = None
+    """The most tokens that this action may have; ``None`` leaves it to the policy."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,36 @@ class PolicyReply:
 
 
 class Policy(Protocol):
-    """Takes decisions for many episodes. ``name`` goes into the record."""
+    """Takes decisions for many episodes, each as it comes; many calls are under way at once.
+
+    ``name`` goes into the record.
+    """
 
     name: str
-    batched: bool
-    """True: hand over the requests of all live episodes at once, in lockstep. False: each as it comes."""
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
         """One reply per request, in the same order. What fails is a reply with ``error``, not an exception."""
+        ...
+
+
+@dataclass(frozen=True)
+class EpisodeTokens:
+    """What the model read and wrote in one episode, token by token."""
+
+    segments: tuple[TokenConversation, ...] = ()
+    """Each ends with a sampled token. More than one where the template or the environment rewrote the history; every
+    sampled token is trained in exactly one of them."""
+    revisions: tuple[str, ...] = ()
+    """The weights (``Generation.revision``) of each call, in the order of the sampled spans of all segments. A call
+    whose tokens or log-probabilities the engine did not tell is missing here."""
+
+
+@runtime_checkable
+class TokenPolicy(Policy, Protocol):
+    """A policy that keeps the tokens of every episode it acts in."""
+
+    def take(self, episode_id: str) -> EpisodeTokens:
+        """Hand over the tokens of an episode that is over, and forget it. Nothing for an unknown one."""
         ...
 
 

@@ -56,8 +56,6 @@ class FastOpenAIPolicy:
     header in which every request names its episode (the task's id, with ``#1`` for its second trial), for a gateway.
     """
 
-    batched = False
-
     def __init__(
         self,
         base_url: str,

@@ -13,8 +13,6 @@ from firstchair.traces.session import ModelCall
 class TeacherPolicy:
     """Asks ``teacher.act`` for every decision."""
 
-    batched = True
-
     def __init__(self, teacher: Actor, *, name: str = "teacher"):
         self._teacher, self.name = teacher, name
 
