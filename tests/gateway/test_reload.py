@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -15,6 +16,7 @@ from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.config import GatewayConfig
 from firstchair.gateway.control.store import ControlStore
+from firstchair.gateway.metrics import metrics_text
 from firstchair.gateway.reload import SOCKET, Control, ask_reload, changeable_fields, plan
 from firstchair.gateway.upstream import Upstream
 from firstchair.gateway.worker import Worker
@@ -215,6 +217,31 @@ def test_a_wrong_file_changes_nothing_and_says_why(tmp_path, upstream, backup, k
     assert keyed.event("reload_refused")["who"] == "ann"
     with ControlStore.open(tmp_path / "gateway.db") as store:
         assert [entry.action for entry in store.audit_log()].count("config.reload") == 0
+
+
+def test_another_budget_of_shadows_holds_in_the_worker_and_the_console_without_a_restart(tmp_path, upstream, backup):
+    providers = {name: provider(to.base_url, "anthropic") for name, to in (("up", upstream), ("next", backup))}
+    shadow = {"provider": "next", "model": "claude-haiku-4-5"}
+    slot = {"slot": "main", "primary": {"provider": "up", "model": "claude-sonnet-4-6"}, "shadow": [shadow]}
+    with served(tmp_path, upstream, providers=providers, slots=[slot], shadow={"budget_usd": 0}) as gateway:
+        assert gateway.ask().status_code == 200
+        deadline = time.monotonic() + WAIT_S
+        while 'firstchair_shadow_dropped_total{reason="budget"} 1' not in metrics_text(tmp_path / "spool"):
+            assert time.monotonic() < deadline, gateway.lines
+            time.sleep(0.05)
+        rewritten(gateway, shadow={"budget_usd": 1, "budget_period": "total", "at_once": 2})
+        done = ask_reload(tmp_path / "spool", who="ann")
+        assert (done.changed, done.needs_restart) == (
+            ("shadow.at_once", "shadow.budget_usd", "shadow.budget_period"),
+            (),
+        )
+        assert gateway.ask().status_code == 200
+        backup.wait_until(lambda it: len(it.requests) == 1)
+        with ControlStore.open(tmp_path / "gateway.db") as store:
+            boss = store.create_key("boss", ["admin"], who="test").secret
+        base = f"http://127.0.0.1:{gateway.event('listening')['admin_port']}"
+        told = httpx.get(base + "/api/shadow", headers={"x-api-key": boss}, timeout=WAIT_S).json()["budget"]
+        assert (told["budget_nano"], told["budget_period"]) == (10**9, "total")
 
 
 def test_a_hangup_and_the_admin_api_reload_too(tmp_path, upstream, backup, keyed):

@@ -45,7 +45,7 @@ _numbers = itertools.count(1)
 
 # --- what may change --------------------------------------------------------------------------------------------
 
-_SECTIONS = ("prices", "providers", "limits", "breaker")
+_SECTIONS = ("prices", "providers", "limits", "breaker", "shadow")
 _OF_RECORDING = ("on", "redact", "redact_hook", "patterns")
 
 

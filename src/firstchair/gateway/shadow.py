@@ -143,18 +143,14 @@ class Shadows:
     """The shadow calls of one worker. ``offer`` never waits and never raises."""
 
     def __init__(self, worker: Worker):
-        settings = worker.config.shadow
-        self._worker, self._at_once = worker, settings.at_once
-        self._max_calls, self._max_bytes = settings.queue_calls, int(settings.queue_mb * 1_000_000)
+        self._worker = worker
         self._queue: deque[_Copy] = deque()
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._lane: Worker | None = None
-        self._budgets: Budgets | None = None
-        if settings.budget is not None:
-            # What cannot be read is refused: a shadow is nobody's answer.
-            book = _Book(worker, settings.budget)
-            self._budgets = Budgets(book, "refuse", lambda: worker.count("budget_unreadable"))
+        self._book = _Book(worker)
+        # What cannot be read is refused: a shadow is nobody's answer.
+        self._budgets = Budgets(self._book, "refuse", lambda: worker.count("budget_unreadable"))
         self._closed = False
         self.dropped: Counter[str] = Counter()
         """Copies never asked, by reason: ``queue_full``, ``queue_bytes``, ``provider_tools``, ``budget``,
@@ -184,17 +180,18 @@ class Shadows:
             self._add(_Copy(call, route, ending.answer.message if is_primary else None))
 
     def _add(self, one: _Copy) -> None:
+        settings = self._worker.config.shadow
         if self._closed:
             self.dropped["stopped"] += 1
-        elif len(self._queue) >= self._max_calls:
+        elif len(self._queue) >= settings.queue_calls:
             self.dropped["queue_full"] += 1
-        elif self._bytes + one.size > self._max_bytes:
+        elif self._bytes + one.size > int(settings.queue_mb * 1_000_000):
             self.dropped["queue_bytes"] += 1
         else:
             self._queue.append(one)
             self._bytes += one.size
             one.call.setup.calls += 1
-            if len(self._tasks) < self._at_once:
+            if len(self._tasks) < settings.at_once:
                 task = asyncio.get_running_loop().create_task(self._work())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -210,8 +207,7 @@ class Shadows:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._budgets is not None:
-            await self._budgets.close()
+        await self._budgets.close()
 
     async def _work(self) -> None:
         while self._queue:
@@ -243,8 +239,10 @@ class Shadows:
 
     async def _reserved(self, call: Call, slot: SlotConfig) -> Reservation | Failure | None:
         """The most that ``call`` may cost, set aside; ``None`` where there is no budget."""
-        if self._budgets is None:
+        budget = self._worker.config.shadow.budget
+        if budget is None:
             return None
+        self._book.budget = budget
         most = TokenCounts(input=estimated_tokens(len(call.raw)), output=call.max_tokens(slot.max_tokens_default))
         nano = call.setup.prices.cost_nano(slot.primary.model, most, slot.primary.provider)
         return await self._budgets.reserve(SHADOWS, nano or 0)
@@ -253,25 +251,27 @@ class Shadows:
         """The worker with a budget of its own: a dear candidate takes no money from calls."""
         if self._lane is None:
             self._lane = copy.copy(self._worker)
-            self._lane.budgets = self._budgets or self._worker.budgets
+            self._lane.budgets = self._budgets
         return self._lane
 
 
 class _Book:
     """The account of shadow calls, charged under this worker's name."""
 
-    def __init__(self, worker: Worker, budget: Budget):
-        self._store, self._name, self._budget = worker.store, worker.name, budget
+    def __init__(self, worker: Worker):
+        self._store, self._name = worker.store, worker.name
+        self.budget: Budget | None = None
+        """As it was last reserved by: a call that outlives its budget is settled by this too."""
         self._is_open = False
 
     def reserve(self, key_id: str, nano: int) -> bool:
         if not self._is_open:
             self._store.open_account(key_id)
             self._is_open = True
-        return self._store.reserve(key_id, nano, worker=self._name, budget=self._budget)
+        return self._store.reserve(key_id, nano, worker=self._name, budget=self.budget)
 
     def settle(self, key_id: str, reserved: int, actual: int) -> None:
-        self._store.settle(key_id, reserved, actual, worker=self._name, budget=self._budget)
+        self._store.settle(key_id, reserved, actual, worker=self._name, budget=self.budget)
 
 
 class ShadowEnding(Ending):

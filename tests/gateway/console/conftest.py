@@ -54,7 +54,7 @@ def admin(folder: Path, *, require_keys: bool = True, calls: int = 40) -> Iterat
             store,
             traces=traces,
             spool=folder / "spool",
-            shadow_budget=Budget(5 * 10**8, "day"),
+            shadow_budget=lambda: Budget(5 * 10**8, "day"),
             require_keys=require_keys,
             wait_s=0.0,
         )

@@ -57,15 +57,15 @@ def admin_app(
     *,
     traces: str,
     spool: Path,
-    shadow_budget: Budget | None = None,
+    shadow_budget: Callable[[], Budget | None] = lambda: None,
     require_keys: bool = True,
     wait_s: float = 5.0,
 ) -> Starlette:
     """The application.
 
     ``traces`` is the trace store's URL (it need not exist yet), ``spool`` the folder that the sink writes its status
-    to, ``shadow_budget`` the file's ``shadow.budget``. ``require_keys=False`` is for a port that only this machine
-    reaches. ``wait_s``: how long an answer waits for the workers to serve by a change.
+    to; ``shadow_budget`` tells the ``shadow.budget`` in force. ``require_keys=False`` is for a port that only this
+    machine reaches. ``wait_s``: how long an answer waits for the workers to serve by a change.
     """
     from firstchair.gateway.console.pages import Pages
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Desk:
         *,
         traces: str,
         spool: Path,
-        shadow_budget: Budget | None = None,
+        shadow_budget: Callable[[], Budget | None] = lambda: None,
         wait_s: float = 5.0,
     ):
         self.control = control
@@ -126,7 +126,7 @@ class Desk:
 
     def shadow_budget(self) -> ShadowBudget | None:
         """``None`` when shadows have none."""
-        return shadow_budget(self.control, self._shadow_budget, self._spool)
+        return shadow_budget(self.control, self._shadow_budget(), self._spool)
 
     # Status
 
