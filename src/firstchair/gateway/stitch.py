@@ -50,6 +50,10 @@ IDLE_S = 60.0
 MAX_UNSAVED_S = 300.0
 MAX_BRANCHES = 10_000
 MAX_BYTES = 256 * 1024 * 1024
+_BYTES_OF_MESSAGE = 600
+"""Of memory beside its text: the objects that it is made of, its key."""
+_BYTES_OF_TOKEN = 40
+"""Of memory: an id, or a logprob."""
 _MAX_REQUEST_DEPTH = 256
 
 
@@ -115,6 +119,7 @@ class ReadCall(NamedTuple):
     reply_keys: list[str]
     tools: tuple[Tool, ...]
     size: int
+    """Bytes of memory that the prompt takes, about."""
 
     @property
     def ends(self) -> list[str]:
@@ -141,8 +146,8 @@ class Stitcher:
         max_bytes: int = MAX_BYTES,
     ):
         """A branch is written ``idle_s`` after its last call, at the latest ``max_unsaved_s`` after the first call
-        that it was not written with, and earlier, the oldest first, when there are more than ``max_branches`` or
-        their prompts are larger than ``max_bytes``.
+        that it was not written with, and earlier, the oldest first, when there are more than ``max_branches`` or they
+        take more memory than about ``max_bytes``.
         """
         self._readers, self._earlier = readers, earlier
         self._idle_us, self._max_unsaved_us = int(idle_s * 1e6), int(max_unsaved_s * 1e6)
@@ -196,7 +201,8 @@ class Stitcher:
         seed = _digest(b"", (*scope, recorded.catalog_id))
         keys = chain(seed, recorded.prompt)
         reply_keys = chain(bytes.fromhex(keys[-1]), recorded.reply)
-        return ReadCall(record, recorded, keys, reply_keys, request.tools, len(body))
+        size = len(body) + _BYTES_OF_MESSAGE * len(recorded.prompt)
+        return ReadCall(record, recorded, keys, reply_keys, request.tools, size)
 
     def stored_ends(self, calls: Sequence[ReadCall]) -> dict[str, list[str]]:
         """The stored sessions that ``calls`` might go on from, by the key of their end; one question for them all.
@@ -216,8 +222,9 @@ class Stitcher:
         if record.dropped:
             listed = (*found.branch.meta.get("dropped", ()), *record.dropped)
             found.branch.meta["dropped"] = list(dict.fromkeys(listed))
-        self._bytes += call.size - found.size
-        found.size, found.touched_us = call.size, now_us
+        size = call.size + sum(map(_size_of_tokens, found.branch.calls))
+        self._bytes += size - found.size
+        found.size, found.touched_us = size, now_us
         if not found.unsaved:
             found.unsaved_since_us = now_us
         found.unsaved.append(record.call_id)
@@ -346,6 +353,12 @@ def _session_name(header: str) -> str:
     """A session header as an id. One that is none is known by its hash, so that two never become one."""
     name = safe_id(header)
     return name if name == header else f"{name[:180]}-{hashlib.sha256(header.encode()).hexdigest()[:16]}".lstrip("-")
+
+
+def _size_of_tokens(call: ModelCall) -> int:
+    if call.tokens is None:
+        return 0
+    return _BYTES_OF_TOKEN * (len(call.tokens.prompt_ids) + 2 * len(call.tokens.completion_ids))
 
 
 def _digest(before: bytes, value: Any) -> bytes:

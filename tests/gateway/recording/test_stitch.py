@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ from tests.gateway.recording.calls import READERS, SYSTEM, TOOLS, body_of, calle
 
 from firstchair.chat.messages import UNFINISHED, ending
 from firstchair.gateway.dialects.base import EngineTokens, FailureKind, TokenCounts
-from firstchair.gateway.records import Outcome
+from firstchair.gateway.records import CallRecord, Outcome
 from firstchair.gateway.stitch import NotStitched, Stitcher, Stored
 from firstchair.traces.checks import check_session
 from firstchair.traces.decisions import decision_points
@@ -244,7 +245,7 @@ def test_sessions_are_written_when_idle_or_old_and_go_on_from_the_store():
 
 
 def test_open_branches_are_bounded_in_number_and_bytes_and_the_oldest_go_first():
-    for options in ({"max_branches": 3}, {"max_bytes": 3 * 1000}):
+    for options in ({"max_branches": 3}, {"max_bytes": 3 * 1600}):
         shelf = Shelf()
         one = stitcher(shelf, **options)
         made = [record([user(str(number) + "x" * 900)], said("y")[0]) for number in range(8)]
@@ -253,6 +254,36 @@ def test_open_branches_are_bounded_in_number_and_bytes_and_the_oldest_go_first()
         shelf.take(one, everything=False)
         assert len(one) == 3
         assert set(shelf.sessions) == {item.call_id for item in made[:5]}
+
+
+def held(one, made):
+    """What the objects of open branches take beside what was there before, in bytes."""
+    tracemalloc.start()
+    try:
+        while made:
+            item = msgspec.msgpack.decode(msgspec.msgpack.encode(made.pop()), type=CallRecord)
+            one.add(item, item.request, 0)
+        del item
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_memory_that_is_counted_is_the_memory_that_is_taken():
+    """Short messages weigh by what they are made of, and the token ids of every call of a session stay with it."""
+    short = [record([user(f"{number} {row}") for row in range(100)], said("y")[0]) for number in range(20)]
+    long = [record([user(f"{number} " + "x" * 20_000)], said("y")[0]) for number in range(20)]
+    rows, tokens = [user("0")], []
+    for number in range(10):
+        answer, echo = said(f"a{number}")
+        ids = tuple(range(1000, 3000 + 100 * number))
+        engine = EngineTokens(prompt_ids=ids, completion_ids=ids[:50], logprobs=(-0.5,) * 50)
+        tokens.append(record(rows, answer, tokens=engine))
+        rows = [*rows, *echo, user(str(number))]
+    for made in (short, long, tokens[::-1]):
+        one = stitcher()
+        taken = held(one, made)
+        assert 0.6 * taken < one._bytes < 1.6 * taken
 
 
 def test_a_call_is_read_once_however_long_its_session_is(monkeypatch):
