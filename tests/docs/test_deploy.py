@@ -18,7 +18,7 @@ from firstchair.traces.database import store_url
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "firstchair-gateway.service"
-EXAMPLES = ["gateway.yaml", "gateway.compose.yaml"]
+EXAMPLES = ["gateway.yaml", "compose/gateway.yaml"]
 
 
 def compose():
@@ -80,9 +80,12 @@ def test_the_container_can_do_little():
 
 
 def test_what_the_gateway_reads_and_writes_is_mounted():
-    services, config = compose()["services"], load_config(DEPLOY / "gateway.compose.yaml")
+    services, config = compose()["services"], load_config(DEPLOY / "compose/gateway.yaml")
     mounts = dict(volume.split(":")[:2] for volume in services["gateway"]["volumes"])
-    assert (DEPLOY / "gateway.compose.yaml").samefile(DEPLOY / next(iter(mounts)))
+    # A folder: an editor puts a new file in the place of the old one, and a mount of the old one would not show it.
+    assert mounts["./compose"] == "/etc/firstchair"
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert f"FIRSTCHAIR_GATEWAY_CONFIG={mounts['./compose']}/gateway.yaml" in image
     assert str(config.spool).startswith(mounts["state"] + "/")
     socket = Path(str(store_url(config.database).query["unix_sock"]))
     assert str(socket.parent) == mounts["socket"]
@@ -103,7 +106,7 @@ def test_every_secret_and_volume_of_compose_is_declared():
 
 
 def test_compose_waits_for_the_drain_and_asks_the_port_that_is_served():
-    gateway, config = compose()["services"]["gateway"], load_config(DEPLOY / "gateway.compose.yaml")
+    gateway, config = compose()["services"]["gateway"], load_config(DEPLOY / "compose/gateway.yaml")
     assert int(gateway["stop_grace_period"].removesuffix("s")) > longest_stop_s(config)
     assert f":{config.listen.port}/readyz" in gateway["healthcheck"]["test"][-1]
     assert gateway["ports"] == [f"127.0.0.1:{port}:{port}" for port in (config.listen.port, config.listen.admin_port)]
@@ -144,6 +147,12 @@ def test_the_unit_stops_the_parent_and_waits_for_the_drain():
     assert settings["KillSignal"] == "SIGTERM"
     assert settings["KillMode"] == "mixed"  # SIGTERM to the sink would end it before the workers
     assert int(settings["TimeoutStopSec"]) > longest_stop_s(load_config(DEPLOY / "gateway.yaml"))
+
+
+def test_the_unit_is_started_again_however_long_its_database_is_away():
+    settings = unit()
+    assert (settings["Restart"], settings["StartLimitIntervalSec"]) == ("on-failure", "0")
+    assert int(settings["RestartSec"]) >= 1
 
 
 def test_the_unit_gives_nothing_away():
