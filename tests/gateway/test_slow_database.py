@@ -78,6 +78,7 @@ def test_a_budget_that_cannot_be_read_holds_no_call_and_is_right_again_afterward
             assert [ask(running, free).status_code, ask(running, free, **large).status_code] == [200, 200]
             assert len(running.worker.budgets._asking) <= 8
             assert running.worker.counters["budget_unreadable"] >= CALLS
+        monkeypatch.setattr(limits, "BOOK_WAIT_S", 60)  # it can be read again: a busy machine may take its time
         running.wait_until(lambda: not running.worker.budgets._asking and not running.worker.budgets._owed)
         assert ask(running).status_code == 200
         cost = COST * (CALLS + 1 if policy == "allow" else 1)
@@ -85,9 +86,8 @@ def test_a_budget_that_cannot_be_read_holds_no_call_and_is_right_again_afterward
         assert len(upstream.requests) == CALLS * (policy == "allow") + 3
 
 
-def test_what_cannot_be_settled_stays_set_aside_until_it_can(tmp_path, upstream, database, monkeypatch):
+def test_what_cannot_be_settled_stays_set_aside_until_it_can(tmp_path, upstream, database):
     """An answer comes while the database hangs: its cost is neither lost nor counted twice."""
-    monkeypatch.setattr(limits, "BOOK_WAIT_S", 0.2)
     upstream.script = Script((Reply(text="Hello.", fault=Fault("hang_before_headers")),))
     with (
         gateway(tmp_path, upstream, database, KeyLimits(budget_nano=10**9), "refuse") as running,
