@@ -15,7 +15,8 @@ from firstchair.gateway.serve import sink_settings
 from firstchair.gateway.sink import Sink
 from firstchair.gateway.spool import losses_of
 from firstchair.testing.gateway_server import provider, running_gateway
-from firstchair.testing.scripted_answers import body_of, events_of
+from firstchair.testing.scripted_answers import body_of
+from firstchair.testing.scripted_events import events_of
 from firstchair.testing.scripted_upstream import Raw, Reply, Script
 from firstchair.traces.database import open_engine, reading, store_url
 from firstchair.traces.store import TraceStore

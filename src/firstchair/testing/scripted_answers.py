@@ -1,16 +1,14 @@
-"""What a scripted upstream says: answers and faults as plain data, and their bytes on either vendor's wire."""
+"""What a scripted upstream says: answers and faults as plain data, and as the objects that each vendor sends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import orjson
 
-from firstchair.chat import anthropic_stream, openai_stream
-from firstchair.chat.anthropic_blocks import MALFORMED_KEY
 from firstchair.chat.anthropic_wire import message_to_anthropic_response
 from firstchair.chat.messages import Message, Part, TextPart, ThinkingPart, ToolCall
 from firstchair.chat.openai_wire import message_to_openai_response
@@ -153,21 +151,6 @@ class Script:
     """Keep every request; off for measurements."""
 
 
-HOLD: Literal["hold"] = "hold"
-CUT: Literal["cut"] = "cut"
-Step = bytes | float | Literal["hold", "cut"]
-"""Bytes to write, seconds to wait, to wait for a release, to close the connection."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An answer as what to do: steps before the head, the head, steps after it."""
-
-    head: bytes
-    steps: tuple[Step, ...]
-    before: tuple[Step, ...] = ()
-
-
 # --- one answer as objects --------------------------------------------------------------------------------------
 
 
@@ -262,7 +245,7 @@ def anthropic_body(reply: Reply, ask: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _said(reply: Reply, ask: Mapping[str, Any]) -> Said:
+def said_of(reply: Reply, ask: Mapping[str, Any]) -> Said:
     return Said(
         id=reply.id,
         model=reply.model or str(ask.get("model")),
@@ -275,15 +258,8 @@ def _said(reply: Reply, ask: Mapping[str, Any]) -> Said:
 def body_of(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> dict[str, Any]:
     """The whole answer as an object."""
     if wire == "responses":
-        return scripted_responses.body_of(_said(reply, ask))
+        return scripted_responses.body_of(said_of(reply, ask))
     return openai_body(reply, ask) if wire == "openai" else anthropic_body(reply, ask)
-
-
-def events_of(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> list[bytes]:
-    """The answer as server-sent events."""
-    if wire == "responses":
-        return scripted_responses.events(_said(reply, ask))
-    return openai_events(reply, ask) if wire == "openai" else anthropic_events(reply, ask)
 
 
 def error_body(fault: Fault, wire: Wire) -> dict[str, Any]:
@@ -319,294 +295,3 @@ _OPENAI_ERRORS: dict[int, tuple[str, str | None]] = {
     413: ("invalid_request_error", None),
     429: ("requests", "rate_limit_exceeded"),
 }
-
-
-# --- one answer as events ---------------------------------------------------------------------------------------
-
-
-def openai_events(reply: Reply, ask: Mapping[str, Any]) -> list[bytes]:
-    """The server-sent events, ``[DONE]`` last."""
-    body = openai_body(reply, ask)
-    wanted = bool((ask.get("stream_options") or {}).get("include_usage")) and "usage" in body
-    ids, prompt = body["choices"][0].pop("token_ids", None), body.pop("prompt_token_ids", None)
-    logprobs = body["choices"][0]["logprobs"]
-    chunks: Iterable[dict[str, Any]] = openai_stream.chunks(body, include_usage=wanted)
-    if reply.interleaved:
-        chunks = _in_turn(chunks, _openai_call)
-    out = list(chunks)
-    if ids is not None:
-        out[0]["prompt_token_ids"] = prompt
-        _spread(out, ids, logprobs)
-    return [b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in out] + [openai_stream.DONE]
-
-
-def _spread(chunks: list[dict[str, Any]], ids: list[int], logprobs: dict[str, Any] | None) -> None:
-    """Give every chunk with content its share of the token ids; the last one takes what is left."""
-    carriers = [
-        chunk["choices"][0]
-        for chunk in chunks
-        if chunk["choices"]
-        and set(chunk["choices"][0]["delta"]) - {"role"}
-        and "role" not in chunk["choices"][0]["delta"]
-    ]
-    for place, choice in enumerate(carriers):
-        last = place == len(carriers) - 1
-        part = slice(place, None if last else place + 1)
-        choice["token_ids"] = ids[part]
-        if logprobs is not None:
-            choice["logprobs"] = {"content": logprobs["content"][part]}
-
-
-def _openai_call(chunk: Mapping[str, Any]) -> int | None:
-    calls = chunk["choices"][0]["delta"].get("tool_calls") if chunk["choices"] else None
-    return int(calls[0]["index"]) if calls else None
-
-
-def anthropic_events(reply: Reply, ask: Mapping[str, Any]) -> list[bytes]:
-    """The server-sent events, with the ``ping`` that the API sends after the start."""
-    body = anthropic_body(reply, ask)
-    usage = body.get("usage")
-    out = []
-    for event in anthropic_stream.events({**body, "usage": {"output_tokens": 0}}):
-        if event["type"] == "message_start":
-            event["message"] = _start(event["message"], usage)
-        elif event["type"] == "message_delta":
-            event.pop("usage")
-            if usage is not None and "output_tokens" in usage:
-                event["usage"] = {"output_tokens": usage["output_tokens"]}
-        out.append(event)
-    _as_written(out, reply)
-    events: Iterable[dict[str, Any]] = out
-    if reply.interleaved:
-        tools = {event["index"] for event in out if event.get("content_block", {}).get("type") == "tool_use"}
-        events = _in_turn(out, lambda event: event.get("index") if event.get("index") in tools else None)
-    blocks = [_named(event) for event in events]
-    return [blocks[0], _named({"type": "ping"}), *blocks[1:]]
-
-
-def _start(begun: dict[str, Any], usage: Mapping[str, Any] | None) -> dict[str, Any]:
-    begun = {key: value for key, value in begun.items() if key != "usage"}
-    if usage is None:
-        return begun
-    return {**begun, "usage": {**usage, **({"output_tokens": 1} if "output_tokens" in usage else {})}}
-
-
-def _as_written(events: list[dict[str, Any]], reply: Reply) -> None:
-    """Arguments that are no JSON object, as the model wrote them: one delta for the carried form."""
-    broken = {call.arguments for call in reply.calls if call.parsed() is None}
-    first = len(events)
-    for place, event in enumerate(events):
-        if event.get("content_block", {}).get("type") == "tool_use":
-            first = min(first, event["index"])
-            call = reply.calls[event["index"] - first]
-            if call.arguments not in broken or not call.arguments.strip():
-                continue
-            index, end = event["index"], place + 1
-            while events[end]["type"] == "content_block_delta":
-                end += 1
-            delta = {"type": "input_json_delta", "partial_json": call.arguments}
-            events[place + 1 : end] = [{"type": "content_block_delta", "index": index, "delta": delta}]
-            assert MALFORMED_KEY not in call.arguments
-
-
-def _named(event: dict[str, Any]) -> bytes:
-    return b"event: " + str(event["type"]).encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n"
-
-
-def _in_turn(
-    events: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], int | None]
-) -> Iterator[dict[str, Any]]:
-    """The events of different keys one after the other in turn; those without a key keep their place."""
-    groups: dict[int, list[dict[str, Any]]] = {}
-    for event in events:
-        index = key(event)
-        if index is not None:
-            groups.setdefault(index, []).append(event)
-            continue
-        yield from _round(groups)
-        groups = {}
-        yield event
-    yield from _round(groups)
-
-
-def _round(groups: Mapping[int, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    for place in range(max(map(len, groups.values()), default=0)):
-        for group in groups.values():
-            if place < len(group):
-                yield group[place]
-
-
-# --- one answer as bytes ----------------------------------------------------------------------------------------
-
-
-def plan(answer: Answer, wire: Wire, ask: Mapping[str, Any]) -> Plan:
-    """What to write for ``answer`` to the request ``ask``."""
-    if isinstance(answer, Raw):
-        if isinstance(answer.body, bytes):
-            return Plan(head(answer.status, answer.content_type, len(answer.body), answer.headers), (answer.body,))
-        return Plan(
-            head(answer.status, answer.content_type, None, answer.headers), (*map(_chunk, answer.body), _LAST_CHUNK)
-        )
-    fault = answer.fault
-    if fault is not None and fault.kind in ("status", "only_error", "not_json"):
-        return _failed(fault, wire)
-    if ask.get("stream"):
-        return _streamed(answer, wire, ask)
-    if fault is not None and fault.kind in ("error_first", "error_late"):
-        return _failed(Fault("only_error", status=fault.status, message=fault.message), wire)
-    return _buffered(answer, wire, ask)
-
-
-def _failed(fault: Fault, wire: Wire) -> Plan:
-    if fault.kind == "not_json":
-        page = b"<html><body>It works!</body></html>"
-        return Plan(head(200, "text/html", len(page), {}), (page,))
-    body = orjson.dumps(error_body(fault, wire))
-    headers = {} if fault.retry_after is None else {"retry-after": fault.retry_after}
-    return Plan(
-        head(200 if fault.kind == "only_error" else fault.status, "application/json", len(body), headers), (body,)
-    )
-
-
-_ENDINGS: Mapping[Wire, str] = {"openai": "finish_reason", "responses": "status", "anthropic": "stop_reason"}
-
-
-def _buffered(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> Plan:
-    whole = body_of(reply, wire, ask)
-    fault = reply.fault
-    if fault is not None and fault.kind == "no_terminal":
-        ending = whole["choices"][0] if wire == "openai" else whole
-        ending[_ENDINGS[wire]] = None
-    body = orjson.dumps(whole)
-    if fault is None:
-        return Plan(head(200, "application/json", len(body), {}), (body,))
-    if fault.kind == "broken_json":
-        body = body[: len(body) // 2]
-    elif fault.kind == "broken_utf8":
-        body = _spoil(body)
-    top = head(200, "application/json", len(body), {})
-    half = body[: fault.after if fault.kind == "cut_after_bytes" else len(body) // 2]
-    steps: dict[str, tuple[Step, ...]] = {
-        "hang_after_headers": (HOLD, body),
-        "hang_after_events": (half, HOLD, body[len(half) :]),
-        "cut_after_events": (half, CUT),
-        "cut_after_bytes": (half, CUT),
-        "split_utf8": tuple(_split_characters(body)),
-        "slow": tuple(_bytewise(body)),
-    }
-    return Plan(top, steps.get(fault.kind, (body,)), _before(fault))
-
-
-def _before(fault: Fault | None) -> tuple[Step, ...]:
-    if fault is None:
-        return ()
-    steps: dict[str, tuple[Step, ...]] = {"hang_before_headers": (HOLD,), "cut_before_headers": (CUT,)}
-    return steps.get(fault.kind, ())
-
-
-def _streamed(reply: Reply, wire: Wire, ask: Mapping[str, Any]) -> Plan:
-    events = events_of(reply, wire, ask)
-    fault = reply.fault
-    if fault is not None:
-        events = _spoilt(events, fault, wire)
-    steps = _steps(events, fault)
-    if reply.event_pause_s:
-        steps = [part for step in steps for part in (reply.event_pause_s, step)][1:]
-    return Plan(head(200, "text/event-stream", None, {}), tuple(steps), _before(fault))
-
-
-def _spoilt(events: list[bytes], fault: Fault, wire: Wire) -> list[bytes]:
-    """The events with a ``fault`` of what they say."""
-    kind, after = fault.kind, fault.after
-    if kind in ("error_first", "error_late"):
-        said = error_body(fault, wire)
-        if wire == "responses":
-            error = said["error"]
-            said = {**error, "type": "error", "code": error["code"] or error["type"], "sequence_number": after}
-        event = (b"data: " if wire == "openai" else b"event: error\ndata: ") + orjson.dumps(said) + b"\n\n"
-        return [*(events[:after] if kind == "error_late" else ()), event]
-    if kind == "broken_json":
-        start, data = events[after].split(b"data: ", 1)
-        return [*events[:after], start + b"data: " + data[: len(data) // 2] + b"\n\n", *events[after + 1 :]]
-    if kind == "broken_utf8":
-        return [*events[:after], _spoil(events[after]), *events[after + 1 :]]
-    if kind == "comments":
-        return [b": OPENROUTER PROCESSING\n\n:\n\n\n" + event for event in events]
-    if kind == "no_done":
-        return events[:-1]
-    if kind == "no_terminal":
-        return _unfinished(events)
-    return events
-
-
-def _steps(events: list[bytes], fault: Fault | None) -> list[Step]:
-    """The writes of a stream, with a ``fault`` of how they come."""
-    whole: list[Step] = [*map(_chunk, events), _LAST_CHUNK]
-    if fault is None:
-        return whole
-    after = fault.after
-    if fault.kind in ("split_utf8", "slow"):
-        data = b"".join(events)
-        parts = _split_characters(data) if fault.kind == "split_utf8" else _bytewise(data)
-        return [*(_chunk(part) if isinstance(part, bytes) else part for part in parts), _LAST_CHUNK]
-    if fault.kind == "cut_after_bytes":
-        return [_chunk(b"".join(events)[:after]), CUT] if after else [CUT]
-    if fault.kind == "cut_after_events":
-        return [*whole[:after], CUT]
-    if fault.kind in ("hang_after_headers", "hang_after_events"):
-        seen = after if fault.kind == "hang_after_events" else 0
-        return [*whole[:seen], HOLD, *whole[seen:]]
-    return whole
-
-
-def _unfinished(events: list[bytes]) -> list[bytes]:
-    """Without the events that end the answer, and without what would come after them."""
-    for place, event in enumerate(events):
-        if event.startswith(
-            (b"event: message_delta", b"event: response.completed", b"event: response.incomplete")
-        ) or (b'"finish_reason":"' in event):
-            return events[:place]
-    return events
-
-
-def _spoil(event: bytes) -> bytes:
-    """Two bytes that are no UTF-8 inside the last text of ``event``."""
-    place = event.rindex(b'"')
-    return event[:place] + b"\xff\xc3" + event[place:]
-
-
-def _split_characters(data: bytes) -> Iterator[bytes | float]:
-    """Cut inside every character of several bytes, with a moment between the parts."""
-    start = 0
-    for place, byte in enumerate(data):
-        if byte >= 0xC0:
-            yield data[start : place + 1]
-            yield 0.001
-            start = place + 1
-    yield data[start:]
-
-
-def _bytewise(data: bytes) -> Iterator[bytes | float]:
-    for place in range(len(data)):
-        yield data[place : place + 1]
-        yield 0.0
-
-
-_LAST_CHUNK = b"0\r\n\r\n"
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def head(status: int, content_type: str, length: int | None, headers: Mapping[str, str]) -> bytes:
-    """Status line and headers; ``length`` ``None`` means chunks."""
-    lines = [
-        f"HTTP/1.1 {status} {'OK' if status < 400 else 'Error'}",
-        f"content-type: {content_type}",
-        "transfer-encoding: chunked" if length is None else f"content-length: {length}",
-        "request-id: req_scripted",
-        "x-request-id: req_scripted",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

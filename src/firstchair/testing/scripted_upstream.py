@@ -28,22 +28,8 @@ import httptools
 import orjson
 import uvloop
 
-from firstchair.testing.scripted_answers import (
-    CUT,
-    HOLD,
-    Answer,
-    Fault,
-    Plan,
-    Raw,
-    Reply,
-    Script,
-    Seen,
-    Step,
-    Wire,
-    error_body,
-    head,
-    plan,
-)
+from firstchair.testing.scripted_answers import Answer, Fault, Raw, Reply, Script, Seen, Wire, error_body
+from firstchair.testing.scripted_plans import CUT, HOLD, Plan, Step, head, plan
 
 __all__ = ["Fault", "Raw", "Reply", "Script", "ScriptedUpstream", "Seen", "scripted_upstream"]
 

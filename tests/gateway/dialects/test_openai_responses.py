@@ -30,7 +30,8 @@ from firstchair.gateway.dialects.collect import Collector, events_of
 from firstchair.gateway.dialects.openai_chat import OpenAIChat
 from firstchair.gateway.dialects.openai_responses import OpenAIResponses
 from firstchair.gateway.dialects.responses_items import REDACTED, SIGNED
-from firstchair.testing.scripted_answers import Raw, Reply, anthropic_events, openai_events
+from firstchair.testing.scripted_answers import Raw, Reply
+from firstchair.testing.scripted_events import anthropic_events, openai_events
 from firstchair.testing.scripted_upstream import Script, scripted_upstream
 
 RESPONSES = OpenAIResponses()
