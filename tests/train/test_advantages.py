@@ -124,9 +124,9 @@ def test_moments_of_parts_add_up_to_those_of_the_whole(values, place):
 
 
 def test_half_precision_is_summed_in_full():
-    # 4096 halves plus ones: in bfloat16 the sum would stop at 256
-    x = torch.ones(4096, dtype=torch.bfloat16)
-    assert moments(x) == (4096.0, 4096.0, 4096.0)
+    # bfloat16 knows 4096 and 4112, nothing between
+    x = torch.ones(4097, dtype=torch.bfloat16)
+    assert moments(x) == (4097.0, 4097.0, 4097.0)
     assert whiten(x, moments(x)).dtype == torch.float32
 
 
