@@ -29,7 +29,7 @@ from firstchair.chat.template import (
 )
 from firstchair.chat.text_encoder import TextEncoder
 from firstchair.chat.token_conversation import Span, TokenConversation
-from firstchair.chat.turns import TurnIds, find_turns, turn_start
+from firstchair.chat.turns import TurnIds, TurnStyle, find_turns, turn_start
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsontext import content_id
 from firstchair.core.model_dirs import not_a_model
@@ -204,12 +204,11 @@ class Renderer:
         if self._is_local:
             # Rendering tools and earlier turns again is most of what a step of a long episode would cost.
             start = turn_start([message.role for message in messages], last)
-            messages, tools, last = messages[start:], (), last - start
+            return self._encoder.encode(self._after_reply(messages[start:], last - start, self._facts.style, ended))
         messages = self._view.with_writable_calls(messages)
         full = without_spans(self._render(messages, tools, True))
         upto = without_spans(self._render(messages[: last + 1], tools, False))
-        # That the reply continues its own prompt is known of local templates; looking costs a third rendering.
-        before = "" if self._is_local else without_spans(self._render(messages[:last], tools, True))
+        before = without_spans(self._render(messages[:last], tools, True))
         if not full.startswith(before) or not full.startswith(upto):
             raise DataError(
                 "the template rewrites earlier turns when messages are added; start a new segment",
@@ -218,6 +217,18 @@ class Renderer:
         end = next((end for end in self._facts.style.ends if upto.rstrip("\n").endswith(end)), "")
         tail = upto[len(upto.rstrip("\n")) :]
         return self._encoder.encode(("" if ended else end) + tail + full[len(upto) :])
+
+    def _after_reply(self, turn: Sequence[Message], last: int, style: TurnStyle, ended: bool) -> str:
+        """What stands behind the end of the reply ``turn[last]``, the next prompt included.
+
+        Markers inside of messages are quoted, so the first end behind the reply's header is its own.
+        """
+        full = without_spans(self._render(self._view.with_writable_calls(turn), (), True))
+        position = 0
+        for _ in range(sum(message.role == "assistant" for message in turn[: last + 1])):
+            position = full.index(style.header, position) + len(style.header)
+        place, end = min((place, end) for end in style.ends if (place := full.find(end, position)) >= 0)
+        return full[place + (len(end) if ended else 0) :]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids: special tokens kept, one end-of-turn token at the end removed."""
