@@ -110,6 +110,20 @@ def test_a_slot_that_was_edited_in_the_file_is_named_when_the_database_has_anoth
         gateway.stop()
 
 
+def test_what_the_gateway_writes_is_for_its_user_alone(tmp_path, upstream):
+    before = os.umask(0o022)
+    try:
+        with served(tmp_path, upstream) as gateway:
+            assert gateway.ask(messages=[{"role": "user", "content": "x" * 300_000}]).status_code == 200
+            gateway.stop()
+    finally:
+        os.umask(before)
+    found = {path: path.stat().st_mode & 0o077 for path in tmp_path.rglob("*") if path.name != "gateway.yaml"}
+    assert [path for path in found if path.parent.parent.name == "blobs"]
+    assert {"gateway.db", "traces.db", "sink.json"} <= {path.name for path in found}
+    assert {path.name for path, others in found.items() if others} == set()
+
+
 def test_a_worker_that_dies_is_started_again(tmp_path, upstream):
     with served(tmp_path, upstream) as gateway:
         assert gateway.ask().status_code == 200

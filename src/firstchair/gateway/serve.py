@@ -113,6 +113,7 @@ def serve(load: Callable[[], GatewayConfig]) -> int:
     ``load`` reads the configuration: now, and again at every reload.
     """
     require("gateway")
+    os.umask(0o077)  # what is written here holds what people wrote: for the gateway's user alone
     config = load()
     logging.basicConfig(level=logging.WARNING, handlers=[_JsonLines()], force=True)
     if not hasattr(os, "fork"):

@@ -9,7 +9,9 @@ in the audit log.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -109,7 +111,12 @@ class ControlStore(OpenDatabase):
         ``providers`` are those of the config file; a slot that names another is then refused. Raises
         ``ConfigError`` for a wrong URL or another layout, ``UpstreamError`` when a server cannot be reached.
         """
-        engine = open_engine(store_url(url), must_exist=must_exist)
+        parsed = store_url(url)
+        engine = open_engine(parsed, must_exist=must_exist)
+        if parsed.get_backend_name() == "sqlite":
+            # Whoever makes it, a command or the gateway: recordings will stand in it. SQLite's other files follow it.
+            with contextlib.suppress(OSError):
+                os.close(os.open(str(parsed.database), os.O_CREAT | os.O_RDWR, 0o600))
         with reading(engine) as connection:
             layout = _layout(connection)
             others = [] if layout else inspect(connection).get_table_names()
