@@ -11,6 +11,7 @@ from firstchair.gateway.control.store import ControlStore
 from firstchair.gateway.dialects.base import FailureKind, TokenCounts
 from firstchair.gateway.records import CallRecord, Outcome
 from firstchair.gateway.reload import Control, Reloaded
+from firstchair.testing.gate_records import gate_record
 
 SLOT = {
     "slot": "desk",
@@ -128,9 +129,11 @@ def test_promote_wants_gates_or_a_reason_and_rollback_undoes_it(gateway, store, 
     gateway("slots", "set", "slot.yaml")
     promote = ("promote", "desk", "local/small")
     assert "expected --gates FILE, or --override REASON" in gateway(*promote, code=2)
-    (tmp_path / "gates.json").write_text('{"passed": false, "route": "local/small"}')
-    assert "gates.passed: found False" in gateway(*promote, "--gates", "gates.json", code=2)
-    (tmp_path / "gates.json").write_text('{"passed": true, "route": "local/small"}')
+    (tmp_path / "gates.json").write_text(json.dumps(gate_record("local/small", "desk", failing="recovery")))
+    assert "gates.passed: found False (recovery fail)" in gateway(*promote, "--gates", "gates.json", code=2)
+    (tmp_path / "gates.json").write_text('{"passed": true, "route": "local/small", "slot": "desk"}')
+    assert "gates.record_sha256: missing" in gateway(*promote, "--gates", "gates.json", code=2)
+    (tmp_path / "gates.json").write_text(json.dumps(gate_record("local/small", "desk")))
     assert "desk version 2 (promote): local/small" in gateway(*promote, "--gates", "gates.json")
     assert store.snapshot().slot_for("claude-x").primary.provider == "local"
     assert "anthropic/claude-sonnet-4-6" in gateway("rollback", "desk", "--why", "too slow")

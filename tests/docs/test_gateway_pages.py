@@ -38,6 +38,7 @@ from firstchair.gateway.dialects import failures, sse, usage
 from firstchair.gateway.dialects.base import Failure, FailureKind
 from firstchair.gateway.dialects.failures import anthropic_error, openai_error
 from firstchair.gateway.exchange import shown
+from firstchair.testing.gate_records import gate_record
 from firstchair.testing.scripted_upstream import scripted_upstream
 from firstchair.traces import database
 
@@ -220,6 +221,8 @@ def test_the_start_runs_as_written(tmp_path):
     script = tmp_path / "after.sh"
     with scripted_upstream() as upstream:
         start_of(tmp_path, upstream)
+        record = gate_record("local/orchestrator-4b", "sonnet")
+        (tmp_path / "gates.json").write_text(json.dumps(record), encoding="utf-8")
         run(["bash", "-euc", before.replace("firstchair gateway serve\n", "")], tmp_path)
         with served(tmp_path) as address:
             parts = [part.replace(ADDRESS, address) for part in after]

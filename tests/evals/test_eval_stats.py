@@ -8,12 +8,18 @@ from hypothesis import strategies as st
 from firstchair.evals import stats
 from firstchair.evals.ppi import power_tuning, ppi_mean, true_rate
 from firstchair.evals.stats import (
+    Share,
+    careful_difference,
+    careful_rate,
     cluster_sums,
     design_effect,
+    difference_needed,
     mcnemar_p,
+    newcombe,
     paired_difference,
     rate,
     replicate_sums,
+    samples_needed,
     wilson,
 )
 
@@ -217,3 +223,94 @@ def test_labels_that_all_agree_do_not_make_the_interval_vanish():
     found = true_rate([None] * 100, [1.0] * 100, [1.0] * 5 + [None] * 95, range(100))
     assert found.value == 1.0
     assert found.low < 0.8
+
+
+def test_newcombe_gives_the_papers_interval():
+    # Newcombe 1998 on 36 both, 12 only the second, 2 only the first, 0 neither: 0.0569 to 0.3404.
+    # φ = (36·0 − 12·2)/√(48·2·38·12) = −24/209.2 = −0.11471.
+    low, high = newcombe(Share(38, 50), Share(48, 50), -0.11471)
+    assert (round(low, 4), round(high, 4)) == (0.0569, 0.3404)
+    first, second = [1] * 36 + [0] * 12 + [1] * 2, [1] * 36 + [1] * 12 + [0] * 2
+    found = careful_difference((first, [1] * 50), (second, [1] * 50), range(50))
+    # With as many sessions as decisions the design effect is 50/49.
+    assert (found.low, found.high) == pytest.approx(
+        newcombe(Share(38, 50, 50 / 49), Share(48, 50, 50 / 49), -0.11471), abs=1e-5
+    )
+    assert found.method == "newcombe"
+
+
+def test_newcombe_of_two_faultless_sides_is_as_wide_as_wilson():
+    # Both 30 of 30: no correlation can be told; Wilson's lower bound is 30/(30 + 3.8415) = 0.88649.
+    low, high = newcombe(Share(30, 30), Share(30, 30), 0.0)
+    assert (round(low, 5), round(high, 5)) == (-0.11351, 0.11351)
+
+
+def test_a_difference_is_never_certain_for_being_seen_seldom():
+    ones, zeros = [1.0] * 3, [0.0] * 3
+    assert paired_difference((zeros, ones), (ones, ones), range(3)).low == 1.0
+    found = careful_difference((zeros, ones), (ones, ones), range(3))
+    # Wilson of 3 of 3: from 3/(3 + 3.8415) = 0.43850; of 0 of 3: to 0.56150. 1 − √2 · 0.56150.
+    assert found.low == pytest.approx(1 - math.sqrt(2) * 0.561497, abs=1e-5)
+    assert (found.value, found.high) == (1.0, 1.0)
+
+
+def test_many_sessions_that_differ_often_are_bootstrapped_as_ever():
+    rng = np.random.default_rng(0)
+    before, after = ((rng.random(200) < share).astype(float) for share in (0.4, 0.6))
+    sides = ((before, np.ones(200)), (after, np.ones(200)), np.arange(200) // 4)
+    assert careful_difference(*sides, seed=5) == paired_difference(*sides, seed=5)
+
+
+def test_one_rare_event_makes_a_rate_no_surer_than_none():
+    sessions = np.arange(672) // 10
+    one, none = (
+        careful_rate([1.0] + [0.0] * 671, [1.0] * 672, sessions),
+        careful_rate([0.0] * 672, [1.0] * 672, sessions),
+    )
+    assert none.high == pytest.approx(3.8415 / (672 + 3.8415), abs=1e-5)
+    assert one.high > none.high
+    assert rate([1.0] + [0.0] * 671, [1.0] * 672, sessions).high < none.high  # what the bootstrap says
+
+
+def test_the_samples_that_would_decide_are_those_that_do():
+    for hits, n, bound in ((5, 5, 0.8), (0, 100, 0.005), (19, 20, 0.8), (12, 20, 0.8)):
+        found = rate([1.0] * hits + [0.0] * (n - hits), [1.0] * n, range(n))
+        needed = samples_needed(found, bound)
+        effect = n / (n - 1) if 0 < hits < n else 1.0
+        for count, decided in ((needed - 1, False), (needed, True)):
+            low, high = wilson(hits / n * count / effect, count / effect)
+            assert (low >= bound or high <= bound) is decided, (hits, n, bound, needed)
+    # All right, at least 0.8: n/(n + z²) ≥ 0.8 from n = 4z² = 15.4 on; without a trial as well.
+    assert samples_needed(rate([1.0] * 5, [1.0] * 5, range(5)), 0.8) == 16
+    assert samples_needed(rate([], [], []), 0.8) == 16
+    assert samples_needed(rate([1.0, 0.0], [1.0] * 2, range(2)), 0.5) is None
+
+
+def test_the_samples_that_would_decide_a_difference_are_those_that_do():
+    ones = [1.0] * 8
+    found = careful_difference((ones, ones), (ones, ones), range(8))
+    needed = difference_needed((ones, ones), (ones, ones), range(8), found, -0.1)
+    # z²/(n + z²) ≤ 0.1 from n = 9z² = 34.6 on.
+    assert needed == 35
+    assert difference_needed((ones, ones), (ones, ones), range(8), found, 0.0) is None
+    rng = np.random.default_rng(1)
+    columns = [((rng.random(100) < share).astype(float), np.ones(100)) for share in (0.5, 0.56)]
+    found = careful_difference(*columns, np.arange(100))
+    assert found.low < 0 < found.value
+    needed = difference_needed(*columns, np.arange(100), found, 0.0)
+    assert needed == math.ceil(100 * ((found.value - found.low) / found.value) ** 2)
+
+
+@given(
+    st.integers(1, 60).flatmap(lambda n: st.lists(st.tuples(st.booleans(), st.booleans()), min_size=n, max_size=n))
+)
+@settings(max_examples=50)
+def test_an_interval_of_a_difference_holds_it_and_mirrors(pairs):
+    before, after = ([float(pair[side]) for pair in pairs] for side in (0, 1))
+    ones = [1.0] * len(pairs)
+    found = careful_difference((before, ones), (after, ones), range(len(pairs)))
+    assert -1 <= found.low <= found.value + 1e-12
+    assert found.value - 1e-12 <= found.high <= 1
+    if found.method == "newcombe":
+        back = careful_difference((after, ones), (before, ones), range(len(pairs)))
+        assert (back.low, back.high) == pytest.approx((-found.high, -found.low))

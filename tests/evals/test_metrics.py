@@ -3,8 +3,8 @@ from collections import Counter
 
 import msgspec
 import pytest
+from tests.evals.rows import row
 
-from firstchair.catalog.verdict import Scored, Verdict
 from firstchair.chat.actions import Action
 from firstchair.evals.failures import failure_map
 from firstchair.evals.metrics import (
@@ -20,30 +20,6 @@ from firstchair.evals.metrics import (
 )
 from firstchair.evals.routing import confusion, routing_table
 from firstchair.evals.run_record import ROWS, DecisionRow
-
-
-def row(number=0, gold=("t",), made=("t",), verdict="pass", strict=None, **fields) -> DecisionRow:
-    """A row; ``gold`` or ``made`` empty is a final reply."""
-    scored = fields.pop("scored", None) or Scored(
-        strict=Verdict(strict or verdict),
-        lenient=Verdict(verdict),
-        rule=fields.pop("rule", "value"),
-        **fields.pop("s", {}),
-    )
-    made_kind = {"malformed": "malformed", "error": "none"}.get(verdict, "tool_call" if made else "final_reply")
-    return DecisionRow(
-        dp_id=f"s{number // 5}:{number % 5}",
-        session_id=f"s{number // 5}",
-        gold_kind="tool_call" if gold else "final_reply",
-        gold_tools=gold,
-        made_kind=fields.pop("made_kind", made_kind),
-        made_tools=made if made_kind == "tool_call" else (),
-        scored=scored,
-        stop=fields.pop("stop", "end"),
-        verified=fields.pop("verified", True),
-        **fields,
-    )
-
 
 ROWS_BY_HAND = (
     row(0),  # a call, exactly right

@@ -31,6 +31,10 @@ class Match(StrEnum):
     """The other side gave no prompt."""
 
 
+HOLDS = frozenset({Match.EQUAL, Match.QUOTED})
+"""With these two sides agree: the prompts are equal, or differ on purpose."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One prompt to compare: a conversation up to a decision."""
@@ -80,7 +84,7 @@ class ParityReport:
     @property
     def holds(self) -> bool:
         """Whether every prompt is equal, but for those that differ on purpose."""
-        return all(one.match in (Match.EQUAL, Match.QUOTED) for one in self.comparisons)
+        return all(one.match in HOLDS for one in self.comparisons)
 
 
 def decisions(cases: Sequence[Case]) -> Iterator[Case]:

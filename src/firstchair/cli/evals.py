@@ -157,7 +157,7 @@ def compare(
     from firstchair.evals.run_record import load_run
 
     left, right = load_run(before), load_run(after)
-    kinds = _golden_of(right, golden).kinds if golden or _has_golden(right) else None
+    kinds = golden_of(right, golden).kinds if golden or _has_golden(right) else None
     found = compare_runs(left, right, kinds, seed=seed, allow_serving=across_serving)
     print_comparison(found, as_json=as_json)
 
@@ -193,7 +193,7 @@ def report(
     candidate = load_run(run)
     write_report(
         candidate,
-        _golden_of(candidate, golden),
+        golden_of(candidate, golden),
         out,
         load_run(baseline) if baseline else None,
         force=force,
@@ -248,7 +248,7 @@ def judge(
     from firstchair.evals.run_record import load_run
 
     candidate = load_run(run)
-    scoreboard = _golden_of(candidate, golden)
+    scoreboard = golden_of(candidate, golden)
     who = CandidateOptions(
         engine=engine,
         model=model,
@@ -317,7 +317,7 @@ def _has_golden(run: Run) -> bool:
     return bool(run.record.golden.path) and Path(run.record.golden.path).is_dir()
 
 
-def _golden_of(run: Run, path: Path | None) -> GoldenSet:
+def golden_of(run: Run, path: Path | None) -> GoldenSet:
     """The golden set that a run was scored by. Another one is refused: its gold is not what the rows answer to."""
     golden = _golden_at(run, path)
     wanted = run.record.golden.set_sha256

@@ -77,7 +77,7 @@ def reload(who: Who = "", why: Why = "", config: Config = None, as_json: AsJson 
     from firstchair.cli.gateway_view import print_reloaded
     from firstchair.gateway.reload import ask_reload
 
-    print_reloaded(ask_reload(_config(config).spool, who=_who(who), why=why), as_json=as_json)
+    print_reloaded(ask_reload(_config(config).spool, who=login_name(who), why=why), as_json=as_json)
 
 
 # --- slots ------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def set_slot(
 
     slots = load_slots(file)
     with _opened(config, db, create=not dry_run) as store:
-        edits = store.put_slots(slots, who=_who(who), why=why, if_version=if_version, dry_run=dry_run)
+        edits = store.put_slots(slots, who=login_name(who), why=why, if_version=if_version, dry_run=dry_run)
         print_edits(store, edits, dry_run=dry_run, as_json=as_json)
 
 
@@ -167,7 +167,7 @@ def remove_slot(
     from firstchair.cli.gateway_view import print_change
 
     with _opened(config, db) as store:
-        print_change(store, store.remove_slot(slot, who=_who(who), why=why), as_json=as_json)
+        print_change(store, store.remove_slot(slot, who=login_name(who), why=why), as_json=as_json)
 
 
 @app.command()
@@ -198,7 +198,7 @@ def promote(
     record = None if gates is None else read_gates(gates)
     with _opened(config, db) as store:
         change = store.promote(
-            slot, read_route(route), who=_who(who), why=why, gates_record=record, override=override
+            slot, read_route(route), who=login_name(who), why=why, gates_record=record, override=override
         )
         print_change(store, change, as_json=as_json)
 
@@ -219,7 +219,7 @@ def rollback(
     from firstchair.cli.gateway_view import print_change
 
     with _opened(config, db) as store:
-        print_change(store, store.rollback(slot, who=_who(who), why=why, to=to), as_json=as_json)
+        print_change(store, store.rollback(slot, who=login_name(who), why=why, to=to), as_json=as_json)
 
 
 @app.command()
@@ -268,7 +268,7 @@ def create_key(
     checked = validate(KeyLimits, limits, source="command line")
     with _opened(config, db, create=True) as store:
         print_new_key(
-            store, store.create_key(name, scope or ["call"], checked, who=_who(who), why=why), as_json=as_json
+            store, store.create_key(name, scope or ["call"], checked, who=login_name(who), why=why), as_json=as_json
         )
 
 
@@ -300,7 +300,7 @@ def revoke_key(
     from firstchair.cli.gateway_view import print_revoked
 
     with _opened(config, db) as store:
-        print_revoked(store, store.revoke_key(key, who=_who(who), why=why), as_json=as_json)
+        print_revoked(store, store.revoke_key(key, who=login_name(who), why=why), as_json=as_json)
 
 
 # --- what happened ----------------------------------------------------------------------------------------------
@@ -435,7 +435,8 @@ def _opened(config: Path | None, db: str, *, create: bool = False) -> ControlSto
     return ControlStore.open(url, must_exist=not create, providers=known.providers if known else None)
 
 
-def _who(given: str) -> str:
+def login_name(given: str) -> str:
+    """Who does it: as given, else this login's name. Raises ``ConfigError``."""
     import getpass
 
     from firstchair.core.errors import ConfigError

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "firstchair.cli.evals",
             "Replay a golden set against a candidate, compare runs, write reports.",
         ),
+        "gates": ("firstchair.cli.gates", "Whether a model may be reinforced, and whether it may take a slot."),
         "judge": ("firstchair.cli.judge", "Judges of rewards: agreement with people, position bias, consistency."),
         "desk": (
             "firstchair.cli.desk",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+OTHER = "transformers apply_chat_template"
+"""The other side without a server."""
 SHOWN = 20
 """Differences printed in full; all of them are in ``--json``."""
 
@@ -52,7 +54,6 @@ def parity(
     from firstchair.chat.parity import decisions
     from firstchair.chat.parity_fixtures import fixture_cases
     from firstchair.chat.renderer import Renderer
-    from firstchair.engines.prompt_endpoint import PromptEndpoint, local_prompt
 
     chosen = _variables(variables)
     if arguments not in ("verbatim", "respaced"):
@@ -68,17 +69,29 @@ def parity(
     cases = list(decisions(_session_cases(sessions, limit, skip_bad) if sessions else fixture_cases()))
     if not cases:
         raise ConfigError(f"{sessions}: no session with a decision; nothing to compare")
-    if base_url is None:
-        report = _run(renderer, cases, lambda case: local_prompt(renderer, case))
-        other = "transformers apply_chat_template"
-    else:
-        with PromptEndpoint(base_url, model_name, template_kwargs=chosen) as server:
-            report = _run(renderer, cases, server.prompt)
-            # A short one: recordings may be longer than the server's context window.
-            _check_echo(server, renderer, fixture_cases()[0])
-        other = base_url
-    _show(report, other, as_json)
+    report = compared(renderer, cases, base_url, model_name, chosen)
+    _show(report, base_url or OTHER, as_json)
     raise typer.Exit(0 if report.holds else 1)
+
+
+def compared(
+    renderer: Renderer,
+    cases: Sequence[Case],
+    base_url: str | None,
+    model_name: str | None = None,
+    variables: dict[str, Any] | None = None,
+) -> ParityReport:
+    """Compare the prompts of ``cases`` with those of a server, or of transformers in this process without one."""
+    from firstchair.chat.parity_fixtures import fixture_cases
+    from firstchair.engines.prompt_endpoint import PromptEndpoint, local_prompt
+
+    if base_url is None:
+        return _run(renderer, cases, lambda case: local_prompt(renderer, case))
+    with PromptEndpoint(base_url, model_name, template_kwargs=variables or {}) as server:
+        report = _run(renderer, cases, server.prompt)
+        # A short one: recordings may be longer than the server's context window.
+        _check_echo(server, renderer, fixture_cases()[0])
+    return report
 
 
 def _variables(text: str) -> dict[str, Any]:

@@ -293,6 +293,11 @@ class Prices(msgspec.Struct, frozen=True):
     cached: float | None = None
     """Of prompt tokens read from the server's cache; ``input`` when not given."""
 
+    def usd(self, prompt: int, cached: int, output: int) -> float:
+        """What so many tokens cost; ``cached`` are part of ``prompt``."""
+        read = self.input if self.cached is None else self.cached
+        return ((prompt - cached) * self.input + cached * read + output * self.output) / 1e6
+
 
 class Cost(msgspec.Struct, frozen=True):
     """Tokens, seconds and money of a run."""
@@ -318,8 +323,7 @@ def cost(rows: Sequence[DecisionRow], prices: Prices | None = None) -> Cost:
     latency = np.array([row.latency_s for row in asked if row.obtained and row.latency_s > 0])
     usd = None
     if prices is not None:
-        read = prices.input if prices.cached is None else prices.cached
-        usd = ((prompt - cached) * prices.input + cached * read + output * prices.output) / 1e6
+        usd = prices.usd(prompt, cached, output)
     p50, p95 = (float(value) for value in np.quantile(latency, (0.5, 0.95))) if len(latency) else (None, None)
     return Cost(
         decisions=len(asked),

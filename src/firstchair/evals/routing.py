@@ -95,6 +95,13 @@ def made_label(row: DecisionRow) -> str:
     return REPLY if row.made_kind == "final_reply" else MALFORMED
 
 
+def skill_became_tool(row: DecisionRow) -> bool:
+    """Whether gold goes through a skill and the candidate calls another tool directly."""
+    return (
+        bool(gold_routes(row) & SKILL_TOOLS) and row.made_kind == "tool_call" and not made_routes(row) & SKILL_TOOLS
+    )
+
+
 class Confusion(msgspec.Struct, frozen=True):
     """Counts of gold route → candidate route; ``cells[i][j]`` is ``gold[i]`` → ``made[j]``."""
 
@@ -116,11 +123,10 @@ def confusion(rows: Sequence[DecisionRow]) -> Confusion:
     others = sorted((name for name in in_made if name not in in_gold), key=lambda name: (-in_made[name], name))
     made = [name for name in gold if in_made[name]] + others
     skill = [row for row in kept if gold_routes(row) & SKILL_TOOLS]
-    direct = [row for row in skill if row.made_kind == "tool_call" and not made_routes(row) & SKILL_TOOLS]
     return Confusion(
         gold=tuple(gold),
         made=tuple(made),
         cells=tuple(tuple(pairs[name, other] for other in made) for name in gold),
         skill_cases=len(skill),
-        skill_to_tool=len(direct),
+        skill_to_tool=sum(map(skill_became_tool, skill)),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,8 +21,10 @@ RESAMPLES = 2000
 FEW_CLUSTERS = 10
 """Below this many sessions the bootstrap's own noise dominates, and Wilson's interval is given."""
 FEW_TRIALS = 30
+FEW_EVENTS = 10
+"""Of fewer hits, or misses, percentiles of a bootstrap are too near to the rate."""
 
-Method = Literal["none", "wilson", "cluster_bootstrap", "paired_cluster_bootstrap", "ppi"]
+Method = Literal["none", "wilson", "cluster_bootstrap", "paired_cluster_bootstrap", "newcombe", "ppi"]
 Floats = npt.NDArray[np.float64]
 
 
@@ -138,13 +140,11 @@ def rate(hits: Sequence[float], trials: Sequence[float], clusters: Sequence[obje
     return Rate(value=good / total, n=round(total), low=float(low), high=float(high), method="cluster_bootstrap")
 
 
-def paired_difference(
-    before: tuple[Sequence[float], Sequence[float]],
-    after: tuple[Sequence[float], Sequence[float]],
-    clusters: Sequence[object],
-    *,
-    seed: int = 0,
-) -> Difference:
+Columns = tuple[Sequence[float], Sequence[float]]
+"""Hits and trials, one of each a decision."""
+
+
+def paired_difference(before: Columns, after: Columns, clusters: Sequence[object], *, seed: int = 0) -> Difference:
     """Rate after − rate before, each ``(hits, trials)`` over the same decisions, sessions resampled together.
 
     Both rates of a replicate see the same sessions, so what the runs share cancels. Replicates in which either rate
@@ -160,6 +160,163 @@ def paired_difference(
     low, high = np.quantile(values, (0.025, 0.975))
     point = float(hits_a.sum() / trials_a.sum() - hits_b.sum() / trials_b.sum())
     return Difference(value=point, n=n, low=float(low), high=float(high))
+
+
+def careful_rate(
+    hits: Sequence[float], trials: Sequence[float], clusters: Sequence[object], *, seed: int = 0
+) -> Rate:
+    """``rate``, whose interval is not too narrow where hits or misses are few: then it is Wilson's.
+
+    Of one malformed reply in 672 the bootstrap's interval ends at 0.5%, of none in 672 Wilson's at 0.6%: the better
+    result would look worse. Wilson's for one ends at 0.8%.
+    """
+    found = rate(hits, trials, clusters, seed=seed)
+    if found.method != "cluster_bootstrap":
+        return found
+    share = _share((hits, trials), clusters)
+    if not share.few_events:
+        return found
+    value, low, high = share.bounds
+    return Rate(value=value, n=found.n, low=low, high=high, method="wilson")
+
+
+def careful_difference(before: Columns, after: Columns, clusters: Sequence[object], *, seed: int = 0) -> Difference:
+    """``paired_difference`` of two shares, whose interval is not too narrow where data are few.
+
+    The bootstrap knows no other results than those it saw: three sessions that all improved would be certain. With
+    few sessions, trials, hits or misses on a side, or few decisions on which the sides differ, it is ``newcombe``'s.
+    ``hits`` and ``trials`` are 0 or 1.
+    """
+    found = paired_difference(before, after, clusters, seed=seed)
+    if found.value is None:
+        return found
+    sides = (_share(before, clusters), _share(after, clusters))
+    sessions = min(np.count_nonzero(cluster_sums(clusters, side[1])[0]) for side in (before, after))
+    few = sessions < FEW_CLUSTERS or min(side.trials for side in sides) < FEW_TRIALS
+    differ = np.count_nonzero(np.asarray(before[0]) != np.asarray(after[0]))
+    if not few and differ >= FEW_EVENTS and not any(side.few_events for side in sides):
+        return found
+    low, high = newcombe(*sides, _correlation(before, after))
+    return Difference(value=found.value, n=found.n, low=low, high=high, method="newcombe")
+
+
+class Share(NamedTuple):
+    """A share as counts."""
+
+    hits: float
+    trials: float
+    effect: float = 1.0
+    """Design effect: how many trials of a session tell as much as one that stands alone."""
+
+    @property
+    def few_events(self) -> bool:
+        """Whether hits or misses are so few that what a bootstrap draws of them says little."""
+        return min(self.hits, self.trials - self.hits) < FEW_EVENTS
+
+    def times(self, factor: float) -> Share:
+        """The same share of so many times the trials."""
+        return Share(self.hits * factor, self.trials * factor, self.effect)
+
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """The share and its Wilson interval."""
+        return self.hits / self.trials, *wilson(self.hits / self.effect, self.trials / self.effect)
+
+
+def _share(side: Columns, clusters: Sequence[object]) -> Share:
+    hits_C, trials_C = cluster_sums(clusters, *side)
+    seen = trials_C > 0
+    return Share(float(hits_C.sum()), float(trials_C.sum()), design_effect(hits_C[seen], trials_C[seen]))
+
+
+def newcombe(before: Share, after: Share, correlation: float) -> tuple[float, float]:
+    """95% interval of the difference of two shares, ``after − before``, from their Wilson intervals.
+
+    Newcombe 1998 (Statistics in Medicine 17, 2635–2650), method 10: with l, u the Wilson bounds of each share p,
+    low = d − √((p₂−l₂)² − 2φ(p₂−l₂)(u₁−p₁) + (u₁−p₁)²), high likewise with the other bounds. ``correlation`` is φ, 0
+    for shares that are independent.
+    """
+    (p1, l1, u1), (p2, l2, u2) = before.bounds, after.bounds
+    below = _root(p2 - l2, u1 - p1, correlation)
+    above = _root(u2 - p2, p1 - l1, correlation)
+    return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)
+
+
+def _root(first: float, second: float, correlation: float) -> float:
+    return math.sqrt(max(0.0, first**2 - 2 * correlation * first * second + second**2))
+
+
+def _correlation(before: Columns, after: Columns) -> float:
+    """Newcombe's φ of paired 0/1 results, its numerator brought n/2 nearer to 0 when positive.
+
+    0 when a margin is 0, and when the two do not count the same trials: then they are taken as independent, which
+    makes the interval wider.
+    """
+    trials = np.asarray(before[1], dtype=bool)
+    if not np.array_equal(trials, np.asarray(after[1], dtype=bool)):
+        return 0.0
+    was, now = np.asarray(before[0], dtype=bool)[trials], np.asarray(after[0], dtype=bool)[trials]
+    both, neither = int((was & now).sum()), int((~was & ~now).sum())
+    lost, won = int((was & ~now).sum()), int((~was & now).sum())
+    margins = (both + lost) * (won + neither) * (both + won) * (lost + neither)
+    if margins == 0:
+        return 0.0
+    product = float(both * neither - lost * won)
+    if product > 0:
+        product = max(0.0, product - len(was) / 2)
+    return product / math.sqrt(margins)
+
+
+def samples_needed(found: Rate | Difference, bound: float) -> int | None:
+    """About how many trials would put the whole interval on one side of ``bound``, if results go on as they are.
+
+    An interval's width goes with 1/√n. Wilson's is solved exactly: it touches b where n = z²·b(1−b)/(p−b)², its
+    present bound L gives the n that it counts as z²·L(1−L)/(p−L)². Without a trial, the trials of which all must be
+    hits (or none, for a bound below one half). ``None``: no number would, or none can be told.
+    """
+    if found.value is None or found.low is None or found.high is None:
+        share = max(bound, 1 - bound)
+        return math.ceil(Z95**2 * share / (1 - share)) if isinstance(found, Rate) and 0 < share < 1 else None
+    gap = found.value - bound
+    near = found.low if gap > 0 else found.high
+    if gap == 0 or near == found.value:
+        return None
+    factor = ((found.value - near) / gap) ** 2
+    if found.method == "wilson":
+        if not (0 < bound < 1 and 0 < near < 1):
+            return None
+        factor *= bound * (1 - bound) / (near * (1 - near))
+    return math.ceil(found.n * factor)
+
+
+MAX_FACTOR = 1_000_000
+"""More than so many times the trials is no plan."""
+
+
+def difference_needed(
+    before: Columns, after: Columns, clusters: Sequence[object], found: Difference, bound: float
+) -> int | None:
+    """``samples_needed`` of what ``careful_difference`` found on the same arguments.
+
+    For Newcombe's interval by trying: at shares of 0 and 1 its width goes with 1/n.
+    """
+    if found.method != "newcombe" or found.value is None or found.value == bound:
+        return samples_needed(found, bound)
+    sides, correlation = (_share(before, clusters), _share(after, clusters)), _correlation(before, after)
+
+    def decides(factor: float) -> bool:
+        low, high = newcombe(sides[0].times(factor), sides[1].times(factor), correlation)
+        return low > bound or high < bound
+
+    few, many = 1.0, 2.0
+    while not decides(many):
+        few, many = many, 2 * many
+        if many > MAX_FACTOR:
+            return None
+    while (many - few) * found.n > 0.5:
+        middle = (few + many) / 2
+        few, many = (few, middle) if decides(middle) else (middle, many)
+    return math.ceil(many * found.n - 0.5)
 
 
 def mcnemar_p(fixed: int, broken: int) -> float:

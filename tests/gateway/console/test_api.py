@@ -9,6 +9,7 @@ import pytest
 from firstchair.gateway.console.api import OPERATIONS
 from firstchair.gateway.control.snapshot import Budget
 from firstchair.gateway.reload import Control, Reloaded
+from firstchair.testing.gate_records import gate_record
 
 EVERY = [(op.method, op.path.format(slot="desk", key="shop", session="shop/0"), op) for op in OPERATIONS]
 BODIES = {
@@ -96,10 +97,11 @@ def test_promote_and_rollback_change_the_slot_and_say_who_and_why(console):
 
 
 def test_gates_count_only_for_their_own_route(console):
-    gates = {"passed": True, "route": "local/other"}
-    body = {"route": "local/orchestrator-4b", "gates": gates}
+    body = {"route": "local/orchestrator-4b", "gates": gate_record("local/other", "desk")}
     assert "gates.route" in told(console.ask("POST", "/api/slots/desk/promote", json=body), 409)
-    body["gates"] = {**gates, "route": "local/orchestrator-4b"}
+    body["gates"]["route"] = "local/orchestrator-4b"
+    assert "gates.record_sha256" in told(console.ask("POST", "/api/slots/desk/promote", json=body), 409)
+    body["gates"] = gate_record("local/orchestrator-4b", "desk")
     assert console.ask("POST", "/api/slots/desk/promote", json=body).status_code == 200
 
 

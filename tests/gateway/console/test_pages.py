@@ -1,5 +1,6 @@
 """The console's pages: login, forms that only their own pages can send, and stored text that stays text."""
 
+import json
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from firstchair.gateway.console.pages import _local
 from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.dialects.base import FailureKind
 from firstchair.gateway.records import CallRecord, Outcome
+from firstchair.testing.gate_records import gate_record
 
 PAGES = (
     *("/", "/slots/desk", "/slots/notes", "/slots/desk/promote?route=local/orchestrator-4b", "/slots/desk/rollback"),
@@ -147,7 +149,7 @@ def test_a_reason_is_wanted_and_the_gates_are_read(console):
     form["why"] = "the gates passed"
     for gates, status in (("{", 400), ("[]", 400), ('{"passed": false}', 409)):
         assert console.client.post("/slots/desk/promote", data={**form, "gates": gates}).status_code == status
-    gates = '{"passed": true, "route": "local/orchestrator-4b"}'
+    gates = json.dumps(gate_record("local/orchestrator-4b", "desk"), indent=2)
     assert console.client.post("/slots/desk/promote", data={**form, "gates": gates}).status_code == 200
     assert console.store.audit_log(1)[0].details["gates"]["passed"] is True
 

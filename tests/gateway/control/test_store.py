@@ -1,3 +1,4 @@
+import json
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -6,17 +7,29 @@ import pytest
 from sqlalchemy import text
 
 from firstchair.core.errors import ConfigError
+from firstchair.core.jsontext import content_id
 from firstchair.gateway.config import Provider
 from firstchair.gateway.control.gates import read_gates
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.slots import Canary, Route, SlotConfig
 from firstchair.gateway.control.snapshot import EMPTY, Budget, secret_digest
 from firstchair.gateway.control.store import ControlStore
+from firstchair.testing.gate_records import gate_record
 from firstchair.traces.store import TraceStore
 
 CLAUDE = Route(provider="anthropic", model="claude-sonnet-4-6")
 SMALL = Route(provider="local", model="small")
 GPT = Route(provider="openai", model="gpt-5")
+
+
+PASSED = gate_record("local/small", "desk")
+FAILED = gate_record("local/small", "desk", failing="stop")
+
+
+def resealed(record: dict[str, object]) -> dict[str, object]:
+    """The record as somebody would forge it who knows of the seal."""
+    body = {name: value for name, value in record.items() if name != "record_sha256"}
+    return {**body, "record_sha256": content_id(body)}
 
 
 def provider(kind: str, **fields: object) -> Provider:
@@ -176,7 +189,7 @@ def test_who_did_it_must_be_said(store, who):
 
 def test_a_promotion_wants_gates_that_passed_for_this_route_and_keeps_them(store):
     store.put_slot(desk(), who="ann")
-    record = {"passed": True, "route": "local/small", "slot": "desk", "gates": {"routing": 0.93}, "big": 10**30}
+    record = gate_record("local/small", "desk")
     change = store.promote("desk", SMALL, who="ann", why="it is better", gates_record=record)
     assert change.version.config.primary == SMALL
     assert change.version.config.fallbacks == (CLAUDE,)
@@ -196,14 +209,26 @@ def test_an_override_is_kept_with_its_reason(store):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"route": "local/small"}, "gates.passed: found None"),
-        ({"passed": 1, "route": "local/small"}, "gates.passed: found 1"),
-        ({"passed": "true", "route": "local/small"}, "gates.passed: found 'true'"),
-        ({"passed": False, "route": "local/small"}, "gates.passed: found False"),
-        ({"passed": True}, "gates.route: found None"),
-        ({"passed": True, "route": "local/other"}, "gates.route: found 'local/other'; expected 'local/small'"),
-        ({"passed": True, "route": {"provider": "openai", "model": "small"}}, "gates.route: found 'openai/small'"),
-        ({"passed": True, "route": "local/small", "slot": "b"}, "gates.slot: found 'b'; expected 'desk'"),
+        (
+            {"passed": True, "route": "local/small", "slot": "desk"},
+            r"gates.record_sha256: missing.*firstchair gates check",
+        ),
+        ({**PASSED, "record_sha256": None}, "gates.record_sha256: found None"),
+        ({**PASSED, "who": "bob"}, "gates.record_sha256: found '.*it was changed after it was sealed"),
+        ({**FAILED, "passed": True}, "it was changed after it was sealed"),
+        (resealed({**FAILED, "passed": True}), "gates.passed: found True; its own figures give False"),
+        (resealed({**PASSED, "note": "x"}), "gates: not a record of the gates: .*unknown field `note`"),
+        (resealed({**PASSED, "passed": "true"}), "gates: not a record of the gates: Expected `bool`"),
+        (
+            resealed({**PASSED, "gates": PASSED["gates"][:5]}),
+            "gates.gates: found routing, .*; expected .*cost_latency",
+        ),
+        (resealed({**PASSED, "schema_version": "9"}), "gates.schema_version: found '9'"),
+        (resealed({**PASSED, "kind": "rl_readiness"}), "gates.kind: found 'rl_readiness'; expected 'promotion'"),
+        (PASSED | {"gates": float("nan")}, "not JSON that can be hashed"),
+        (FAILED, r"gates.passed: found False \(stop fail\)"),
+        (gate_record("local/other", "desk"), "gates.route: found 'local/other'; expected 'local/small'"),
+        (gate_record("local/small", "b"), "gates.slot: found 'b'; expected 'desk'"),
     ],
 )
 def test_gates_that_did_not_pass_for_this_route_promote_nothing(store, record, words):
@@ -218,15 +243,14 @@ def test_gates_count_only_with_the_chat_template_that_is_served(store, store_url
     store.put_slot(desk(), who="ann")
     providers = {"anthropic": provider("anthropic"), "local": provider("openai-compatible", template_hash=served)}
     with ControlStore.open(store_url, providers=providers) as strict:
-        for found in ({}, {"template_hash": other}):
-            record = {"passed": True, "route": "local/small", **found}
-            words = f"gates.template_hash: found {found.get('template_hash')!r}; expected '{served}'"
-            with pytest.raises(ConfigError, match=words):
+        for found in ("", other):
+            record = gate_record("local/small", "desk", template_hash=found)
+            with pytest.raises(ConfigError, match=f"gates.template_hash: found '{found}'; expected '{served}'"):
                 strict.promote("desk", SMALL, who="ann", gates_record=record)
         strict.promote("desk", SMALL, who="ann", override="the other template is known to be better")
         assert strict.audit_log(1)[0].details["override"] == "the other template is known to be better"
         strict.rollback("desk", who="ann")
-        record = {"passed": True, "route": "local/small", "template_hash": served}
+        record = gate_record("local/small", "desk", template_hash=served)
         assert strict.promote("desk", SMALL, who="ann", gates_record=record).version.config.primary == SMALL
 
 
@@ -235,7 +259,7 @@ def test_neither_or_both_of_gates_and_override_is_refused(store):
     for given in (
         {},
         {"override": "  "},
-        {"override": "x", "gates_record": {"passed": True, "route": "local/small"}},
+        {"override": "x", "gates_record": PASSED},
     ):
         with pytest.raises(ConfigError, match="give one"):
             store.promote("desk", SMALL, who="ann", **given)
@@ -257,8 +281,8 @@ def test_a_gates_file_is_read_strictly(tmp_path):
         read_gates(path)
     with pytest.raises(ConfigError, match="No such file"):
         read_gates(tmp_path / "none.json")
-    path.write_text('{"passed": true, "route": {"provider": "local", "model": "small"}}')
-    assert read_gates(path)["passed"] is True
+    path.write_text(json.dumps(PASSED))
+    assert read_gates(path) == PASSED
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""The record that a promotion wants: a JSON file in which the gates say that they passed, for this very route.
+"""The record that a promotion wants: what ``firstchair gates check`` wrote, sealed, for this very route and slot.
 
-    {"passed": true, "route": "local/orchestrator-4b", "slot": "desk", …}
-
-``slot`` may be left out. Where the provider's configuration names a ``template_hash``, the record must name the same:
-a model whose prompts are rendered otherwise is not the one that passed. Whatever else is there is kept with it in the
-audit log.
+A record is refused when its content hash is missing or does not match, when a verdict in it is not what its own
+figures give, when a gate did not pass, or when it is of another route or slot. Where the provider's configuration
+names a ``template_hash``, the record must name the same: a model whose prompts are rendered otherwise is not the one
+that passed. The whole record is kept in the audit log.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 
 from firstchair.core.errors import ConfigError
 from firstchair.core.jsontext import loads_bytes
+from firstchair.evals.gate_record import opened
 from firstchair.gateway.control.slots import Route
 
 MAX_BYTES = 1_000_000
@@ -27,36 +27,38 @@ def read_gates(path: Path) -> dict[str, Any]:
             raise ConfigError(f"gates: {path}: larger than {MAX_BYTES:,} bytes; expected the record of one gates run")
         record = loads_bytes(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"gates: {path}: {error.strerror}; expected the JSON record of the gates") from None
+        raise ConfigError(
+            f"gates: {path}: {error.strerror}; expected the record of `firstchair gates check`"
+        ) from None
     except ValueError as error:
         raise ConfigError(f"gates: {path}: not JSON: {error}") from None
     if not isinstance(record, dict):
-        raise ConfigError(f"gates: {path}: found {type(record).__name__}; expected a JSON object with `passed: true`")
+        raise ConfigError(
+            f"gates: {path}: found {type(record).__name__}; expected the record of `firstchair gates check`"
+        )
     return record
 
 
 def check_gates(record: Mapping[str, Any], slot: str, route: Route, template_hash: str | None = None) -> None:
-    """Raises ``ConfigError`` unless the gates passed for this route (and slot, where the record names one).
+    """Raises ``ConfigError`` unless this is a sealed record in which all six gates passed for this route and slot.
 
     ``template_hash``: how the route's provider is configured to render prompts; ``None``: it does not say.
     """
-    passed = record.get("passed")
-    if passed is not True:
+    found = opened(record, "promotion")
+    if not found.passed:
+        missed = ", ".join(f"{gate.name} {gate.verdict}" for gate in found.gates if gate.verdict != "pass")
         raise ConfigError(
-            f"gates.passed: found {passed!r}; expected true; better the candidate, or give a reason to override"
+            f"gates.passed: found False ({missed}); expected True; better the candidate, or give a reason to override"
         )
-    found = record.get("route")
-    if isinstance(found, Mapping):
-        found = f"{found.get('provider')}/{found.get('model')}"
-    if found != str(route):
+    if found.route != str(route):
         raise ConfigError(
-            f"gates.route: found {found!r}; expected {str(route)!r}; give the record of this very route"
+            f"gates.route: found {found.route!r}; expected {str(route)!r}; give the record of this very route"
         )
-    if record.get("slot", slot) != slot:
-        raise ConfigError(f"gates.slot: found {record['slot']!r}; expected {slot!r}; the gates ran for another slot")
-    if template_hash is not None and record.get("template_hash") != template_hash:
+    if found.slot != slot:
+        raise ConfigError(f"gates.slot: found {found.slot!r}; expected {slot!r}; the gates ran for another slot")
+    if template_hash is not None and found.template_hash != template_hash:
         raise ConfigError(
-            f"gates.template_hash: found {record.get('template_hash')!r}; expected {template_hash!r}, which "
+            f"gates.template_hash: found {found.template_hash!r}; expected {template_hash!r}, which "
             f"providers.{route.provider}.template_hash names; run the gates with the chat template that is served, "
             "or correct the configuration"
         )

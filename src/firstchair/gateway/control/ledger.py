@@ -251,7 +251,7 @@ def report(
         func.count(ledger.c.ttft_ms).label("ttft_calls"),
     )
     # By their places: an expression with parameters is not the same twice to PostgreSQL.
-    query = _within(query, since_us, until_us, slot).group_by("is_shadow", "name").order_by("name")
+    query = within(query, since_us, until_us, slot).group_by("is_shadow", "name").order_by("name")
     lines: tuple[list[Line], list[Line]] = ([], [])
     for row in connection.execute(query):
         lines[row.is_shadow].append(_line(row))
@@ -266,7 +266,8 @@ def _tokens() -> Any:
     return sum((ledger.c[f"tokens_{counter}"] for counter in COUNTERS[1:]), ledger.c[f"tokens_{COUNTERS[0]}"])
 
 
-def _within(query: Any, since_us: int | None, until_us: int | None, slot: str) -> Any:
+def within(query: Any, since_us: int | None, until_us: int | None, slot: str) -> Any:
+    """``query`` of the ledger, for calls received in ``[since_us, until_us)``, of one slot unless it is empty."""
     if since_us is not None:
         query = query.where(ledger.c.received_us >= since_us)
     if until_us is not None:
