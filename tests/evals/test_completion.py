@@ -18,6 +18,9 @@ def episode(task: str, completed: bool | None, *, trial: int = 0, **fields: Any)
         session=Session(session_id=f"{task}{trial}"),
         tools=(),
         outcome=outcome,
+        sampled_tokens=0,
+        tool_s=0.0,
+        wall_s=0.0,
         **{**defaults, **fields},
     )
 
