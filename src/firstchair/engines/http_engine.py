@@ -47,10 +47,13 @@ class HttpEngine(ABC):
         self, base_url: str, model: str, *, headers: Mapping[str, str], options: HttpOptions, concurrency: int
     ):
         self.base_url, self.model, self.options = base_url.rstrip("/"), model, options
+        self.headers = {**headers, **options.headers}
+        self.revision = ""
+        """Of the weights that were last pushed to the server; empty when none were. Generations carry it."""
         self._gate, self._running = GroupGate(concurrency), InFlight()
         self._client = httpx.AsyncClient(
             base_url=self.base_url,
-            headers={**headers, **options.headers},
+            headers=self.headers,
             transport=options.transport,
             timeout=httpx.Timeout(options.retry.read_s, connect=options.retry.connect_s, pool=None),
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
@@ -58,7 +61,9 @@ class HttpEngine(ABC):
 
     def info(self) -> EngineInfo:
         """Dialect, model and address."""
-        return EngineInfo(engine=self.name, model=self.model, details={"base_url": self.base_url})
+        return EngineInfo(
+            engine=self.name, model=self.model, revision=self.revision, details={"base_url": self.base_url}
+        )
 
     @abstractmethod
     def build(self, request: Request, dropped: list[str]) -> tuple[str, dict[str, Any]]:
@@ -91,9 +96,12 @@ class HttpEngine(ABC):
         except DataError as error:
             return _failed(request, ErrorKind.BAD_REQUEST, str(error))
         body = {key: value for key, value in {**own, **self.options.extra_body}.items() if value is not None}
+        asked = self.revision
         try:
             payload = await post_json(self._client, path, body, policy=self.options.retry, rng=rng)
-            return replace(self.read(request, payload), dropped=tuple(dropped))
+            # Weights that changed on the way sampled a part of it, and nobody knows which.
+            revision = asked if asked == self.revision else ""
+            return replace(self.read(request, payload), dropped=tuple(dropped), revision=revision)
         except HttpFailure as failure:
             return _failed(request, failure.kind, str(failure))
         except (DataError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

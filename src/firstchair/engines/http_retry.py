@@ -9,13 +9,15 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import orjson
 
 from firstchair.core.errors import UpstreamError
 from firstchair.engines.base import ErrorKind
+
+Answer = TypeVar("Answer")
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
@@ -97,11 +99,31 @@ async def post_json(
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
     """POST ``body`` as JSON and return the answer's object. Raises ``HttpFailure`` when the tries are spent."""
+    return await _tries(client, path, body, _object, policy=policy, rng=rng, clock=clock)
+
+
+async def post_done(
+    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], *, policy: RetryPolicy, rng: random.Random
+) -> None:
+    """``post_json`` to an endpoint that says nothing but 200."""
+    await _tries(client, path, body, lambda raw: None, policy=policy, rng=rng, clock=time.time)
+
+
+async def _tries(
+    client: httpx.AsyncClient,
+    path: str,
+    body: Mapping[str, Any],
+    read: Callable[[bytes], Answer],
+    *,
+    policy: RetryPolicy,
+    rng: random.Random,
+    clock: Callable[[], float],
+) -> Answer:
     raw, deadline = orjson.dumps(body), clock() + policy.total_s
     attempt = 1
     while True:
         try:
-            return await _once(client, path, raw, policy, clock)
+            return read(await _once(client, path, raw, policy, clock))
         except HttpFailure as failure:
             pause = failure.retry_after_s
             if pause is None:
@@ -121,7 +143,7 @@ async def post_json(
 
 async def _once(
     client: httpx.AsyncClient, path: str, raw: bytes, policy: RetryPolicy, clock: Callable[[], float]
-) -> dict[str, Any]:
+) -> bytes:
     try:
         # httpx's own read timeout restarts with every byte; a server that trickles would never end.
         async with asyncio.timeout(policy.connect_s + policy.read_s):
@@ -145,7 +167,7 @@ async def _once(
             retryable=response.status_code in RETRYABLE_STATUS,
             retry_after_s=retry_after_s(response.headers, clock()),
         )
-    return _object(response.content)
+    return response.content
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from firstchair.engines.base import Engine, Generation, Request, Sampling
@@ -77,3 +78,22 @@ def session_requests(seed: int, *, count: int = 16, rewritten: bool = False, **s
             Request(f"r{number}", prompt_ids=tuple(prompt), group=f"session {group}", sampling=Sampling(**settings))
         )
     return requests
+
+
+def tiny_adapter(model_dir: Path, out: Path, *, seed: int, scale: float = 0.3) -> Path:
+    """A PEFT adapter of rank 4 with random weights for the model in ``model_dir``, saved to ``out``."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from firstchair.engines.quiet import quiet_loading
+
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    with quiet_loading():
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), config)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    model.save_pretrained(out)
+    return out

@@ -7,7 +7,7 @@ vLLM.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,12 @@ def vllm_python() -> Path:
 
 @contextmanager
 def running_vllm(
-    model_dir: Path, log: Path, *, max_model_len: int = 2048, extra: Sequence[str] = ()
+    model_dir: Path,
+    log: Path,
+    *,
+    max_model_len: int = 2048,
+    extra: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[VllmServer]:
     """Serve ``model_dir`` in fp32 under the name ``m``; its output goes to ``log``.
 
@@ -41,6 +46,6 @@ def running_vllm(
     # A request's seed together with chunked prefill kills vLLM's engine on the CPU.
     command += ["--enforce-eager", "--max-model-len", str(max_model_len), "--no-enable-chunked-prefill"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *extra]
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with running_engine("vLLM", command, port, log, environment=environment) as server:
+    own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    with running_engine("vLLM", command, port, log, environment={**own, **(environment or {})}) as server:
         yield server
