@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 VLLM := .venv-vllm
 SMOLLM := .slow/smollm2-135m
 LLAMA := .venv-llama
+VERIFIERS := .venv-verifiers
 
-.PHONY: demo test check check-slow slow-env llama-env format clean
+.PHONY: demo test check check-slow slow-env llama-env verifiers-env format clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,9 +52,17 @@ $(LLAMA)/.ready: | $(VENV)/.ready
 $(SMOLLM).gguf: | $(VENV)/.ready
 	$(BIN)/python tests/make_smollm.py $@
 
+verifiers-env: $(VERIFIERS)/.ready ## the verifiers package (0.9 GB), for its slow test
+
+# It pins an older openai than constraints.txt, so it has an environment of its own.
+$(VERIFIERS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/pip install --quiet verifiers==0.4.0 -e '.[gateway,mcp]'
+	touch $@
+
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LLAMA) .slow demo-run
+	rm -rf $(VENV) $(VLLM) $(LLAMA) $(VERIFIERS) .slow demo-run

@@ -12,6 +12,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "train": ("llguidance", "peft", "safetensors", "tokenizers", "torch", "transformers"),
         "gateway": ("httptools", "starlette", "uvicorn"),
+        "mcp": ("mcp",),
     }
 )
 """Extra → the packages that cannot be done without where it is needed."""
