@@ -33,7 +33,10 @@ def out(tmp_path_factory):
 def test_every_rate_of_the_summary_has_its_count_and_interval(out):
     summary = json.loads((out / "summary.json").read_text())
     expected = {"options", "baseline", "sft", "strict_pass_by_kind", "completion", "golden_sha256", "seconds"}
-    assert summary.keys() == expected | {"gateway"}
+    assert summary.keys() == expected | {"gates", "gateway"}
+    record = json.loads((out / "gates.json").read_text())
+    assert summary["gates"] == {gate["name"]: gate["verdict"] for gate in record["gates"]}
+    assert len(summary["gates"]) == 6
     for kinds in summary["strict_pass_by_kind"].values():
         assert kinds.keys() == {"convention tools", "final reply", "universal tools"}
     assert summary["options"] == {

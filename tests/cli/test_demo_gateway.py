@@ -12,15 +12,17 @@ import msgspec
 import pytest
 
 from firstchair.chat.messages import text_message
-from firstchair.cli.demo_gateway import GatewayFiles, recorded_sessions, running_gateway
+from firstchair.cli.demo_gateway import CANDIDATE, SLOT, GatewayFiles, recorded_sessions, running_gateway
 from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
 from firstchair.cli.demo_record import Recording, check_counts, record
 from firstchair.core.errors import RunFailed
+from firstchair.evals.gate_record import opened
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.rollout.episodes import run_episodes
 from firstchair.rollout.teacher_policy import TeacherPolicy
+from firstchair.testing.gate_records import gate_record
 from firstchair.traces.session import Session
 from firstchair.traces.store import TraceStore
 from firstchair.train.base_model import copy_base_model
@@ -28,11 +30,16 @@ from firstchair.train.base_model import copy_base_model
 NOTHING = Recording(calls=0, sessions=0, seconds={})
 
 
-def test_an_outage_in_the_middle_of_a_session_is_answered_by_the_fallback_and_the_harness_sees_nothing(tmp_path):
+@pytest.mark.parametrize("failing", ["", "stop"])
+def test_an_outage_in_the_middle_of_a_session_is_answered_by_the_fallback_and_the_harness_sees_nothing(
+    tmp_path, failing
+):
     files, model = GatewayFiles(tmp_path), copy_base_model(tmp_path / "model")
     plan = live_plan(make_tasks(5, seed=3), episodes=1)
-    live = run_live(model, plan, files, mistake_rate=0.0, seed=0)
+    gates = opened(gate_record(str(CANDIDATE), SLOT, failing=failing), "promotion")
+    live = run_live(model, plan, files, gates, mistake_rate=0.0, seed=0)
     through = gateway_summary(files, live, NOTHING)
+    assert through["override"] == ("demo: stop fail; nobody is served" if failing else None)
     cut = next(episode for episode in live.episodes if episode.task_id == plan.cut.task_id)
     assert through["harness_errors"] == 0
     assert [episode.error for episode in live.episodes] == [None] * 5

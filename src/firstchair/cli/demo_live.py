@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from firstchair.chat.trained import trained_renderer
+from firstchair.cli.demo_gates import promotion_of
 from firstchair.cli.demo_gateway import (
     CANDIDATE,
     INCUMBENT,
@@ -33,6 +34,7 @@ from firstchair.cli.demo_gateway import (
 )
 from firstchair.cli.demo_record import Recording, check_counts
 from firstchair.core.errors import RunFailed
+from firstchair.evals.gate_record import GateRecord
 from firstchair.gateway.control.ledger import report
 from firstchair.gateway.control.store import Change, ControlStore
 from firstchair.gateway.records import NANO
@@ -44,7 +46,6 @@ from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.rollout.recording import FastOpenAIPolicy
 from firstchair.traces.store import TraceStore
 
-OVERRIDE = "demo: there are no gates yet, and nobody is served"
 CUT_AFTER = 2
 """Calls of the session in whose middle the candidate's server stops. A task of the desk takes three at least."""
 MAX_STEPS = 30
@@ -92,8 +93,11 @@ class Live:
         return sum(len(episode.session.calls) for episode in self.episodes)
 
 
-def run_live(model: Path, plan: LivePlan, files: GatewayFiles, *, mistake_rate: float, seed: int) -> Live:
-    """Run the stage; when this returns every call is in the ledger and in a session.
+def run_live(
+    model: Path, plan: LivePlan, files: GatewayFiles, gates: GateRecord, *, mistake_rate: float, seed: int
+) -> Live:
+    """Run the stage, the promotion by what the gates found; when this returns every call is in the ledger and in a
+    session.
 
     Raises ``RunFailed`` when the harness saw an error.
     """
@@ -104,7 +108,7 @@ def run_live(model: Path, plan: LivePlan, files: GatewayFiles, *, mistake_rate: 
         files.write({INCUMBENT.provider: teacher.openai_url, CANDIDATE.provider: candidate})
         with running_gateway(files) as gateway:
             live.seconds["start"] = round(time.monotonic() - began, 2)
-            asyncio.run(_phases(live, plan, gateway, stack.close))
+            asyncio.run(_phases(live, plan, gateway, gates, stack.close))
             live.seconds["sessions"] = round(time.monotonic() - began - live.seconds["start"], 2)
             ended = time.monotonic()
     live.seconds["drain"] = round(time.monotonic() - ended, 2)
@@ -131,7 +135,9 @@ def served_model(model: Path) -> Iterator[str]:
             asyncio.run(engine.close())
 
 
-async def _phases(live: Live, plan: LivePlan, gateway: RunningGateway, stop_candidate: Callable[[], None]) -> None:
+async def _phases(
+    live: Live, plan: LivePlan, gateway: RunningGateway, gates: GateRecord, stop_candidate: Callable[[], None]
+) -> None:
     policy = FastOpenAIPolicy(gateway.openai_url, INCUMBENT.model, session_header=SESSION_HEADER)
 
     async def outage() -> None:
@@ -141,7 +147,7 @@ async def _phases(live: Live, plan: LivePlan, gateway: RunningGateway, stop_cand
     async with policy:
         live.begin("before_promote")
         await _play(live, policy, plan.before)
-        await asyncio.to_thread(gateway.make, _promote)
+        await asyncio.to_thread(gateway.make, lambda store: _promote(store, gates))
         live.begin("after_promote")
         await _play(live, policy, plan.promoted)
         await _play(live, _Cut(policy, outage, after=CUT_AFTER), [plan.cut])
@@ -152,8 +158,8 @@ async def _phases(live: Live, plan: LivePlan, gateway: RunningGateway, stop_cand
     await asyncio.to_thread(gateway.wait_for_rows, live.calls)
 
 
-def _promote(store: ControlStore) -> Change:
-    return store.promote(SLOT, CANDIDATE, who="demo", override=OVERRIDE)
+def _promote(store: ControlStore, gates: GateRecord) -> Change:
+    return store.promote(SLOT, CANDIDATE, who="demo", **promotion_of(gates))
 
 
 def _rollback(store: ControlStore) -> Change:
@@ -205,7 +211,7 @@ def gateway_summary(files: GatewayFiles, live: Live, recording: Recording) -> di
             "recorded_sessions": recording.sessions + len(sessions),
             "served_by": served_by(control, live.starts),
             "harness_errors": sum(episode.error is not None for episode in live.episodes),
-            "override": promoted.details["override"],
+            "override": promoted.details.get("override"),
             "pretend_usd": money(control),
             "seconds": {"record": recording.seconds, "live": live.seconds},
         }

@@ -5,7 +5,7 @@ harness ──HTTP──► gateway ──HTTP──► teacher
                            └─────► SFT corpus                 │
 base model ── replay, episodes (before) ◄─────────────────────┤
     └─► train sft ── replay, episodes (after) ◄───────────────┘ ──► report.html
-            └─► gateway: promote, outage, rollback ──► summary.json
+            └─► gates ─► gateway: promote, outage, rollback ──► summary.json
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.catalog.verdict import score
+from firstchair.cli.demo_gates import gates_path, run_gates
 from firstchair.cli.demo_gateway import GatewayFiles
 from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
 from firstchair.cli.demo_record import record
 from firstchair.cli.demo_score import Scores, score_model
+from firstchair.cli.gates_view import print_gates
 from firstchair.cli.tables import rate_row
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
@@ -41,6 +43,7 @@ from firstchair.data.corrections import correction_from
 from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, TrainingData, build, correct, freeze
 from firstchair.data.sft import SftOptions, sft_records, write_sft
 from firstchair.data.similarity import text_shingles
+from firstchair.evals.gate_record import GateRecord, sealed
 from firstchair.evals.metrics import measure, standard_slices
 from firstchair.evals.run_record import Run
 from firstchair.rollout.desk.definitions import desk_catalog
@@ -124,14 +127,17 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
         after = asyncio.run(score_model(model, golden, alive, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
         write_reports(before, after, golden, out)
+    with clock.stage("gates", "Six gates ask whether it may take the slot"):
+        gates = run_gates(before, after, golden, files, seed=options.seed)
     with clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"):
         deck = tasks_for(options, LIVE, sum(live_sessions(options.episodes)) + 1)
         plan = live_plan(deck, options.episodes)
-        live = run_live(model, plan, files, mistake_rate=options.mistake_rate, seed=options.seed)
+        live = run_live(model, plan, files, gates, mistake_rate=options.mistake_rate, seed=options.seed)
         through = gateway_summary(files, live, recording)
-    summary = {**summary_of(options, before, after, golden, clock), "gateway": through}
+    verdicts = {gate.name: str(gate.verdict) for gate in gates.gates}
+    summary = {**summary_of(options, before, after, golden, clock), "gates": verdicts, "gateway": through}
     write_text(out / "summary.json", dumps(summary) + "\n")
-    _show(summary, out)
+    _show(summary, gates, out)
     return summary
 
 
@@ -226,7 +232,7 @@ def write_reports(before: Scores, after: Scores, golden: GoldenSet, out: Path) -
     write_report(after.run, golden, out / "report.html", before.run, completion=alive)
 
 
-def _show(summary: dict[str, Any], out: Path) -> None:
+def _show(summary: dict[str, Any], gates: GateRecord, out: Path) -> None:
     table = Table(title="Base model and trained model on the same frozen golden set (95% intervals)")
     for column in ("", "base", "trained"):
         table.add_column(column, justify="right" if column else "left")
@@ -243,11 +249,13 @@ def _show(summary: dict[str, Any], out: Path) -> None:
     for name, errors in alive["errors"].items():
         for reason, count in errors.items():
             console.print(f"{count} episodes ({name} training) failed and are in no rate: {reason}", markup=False)
+    print_gates(gates, sealed(gates), gates_path(out), as_json=False)
     _show_gateway(console, summary["gateway"])
     console.print(f"{summary['seconds']['total']:.0f} seconds. Everything lies in {out}/:")
     for name, what in (
         ("report.html", "the report; open it in a browser"),
         ("summary.json", "the figures above, for machines"),
+        ("gates.json", "the sealed record of the gates"),
         ("golden/", "the frozen golden set"),
         ("train/model/", "the trained model; loads in transformers and vLLM"),
         ("traces.db", "the sessions that the gateway recorded"),

@@ -103,8 +103,9 @@ def check(
         )
         inputs.append(used)
     elif prices is not None:
-        found["baseline_spending"], found["spending"], used = _run_spending(
-            prices, runs, of, _baseline_route(baseline_route)
+        before = _baseline_route(baseline_route)
+        found["baseline_spending"], found["spending"], used = run_spending(
+            prices, runs.candidate, runs.baseline, of, before
         )
         inputs.append(used)
     evidence = Evidence(
@@ -267,17 +268,19 @@ def _ledger_spending(
     return found.baseline, found.candidate, Input(name="ledger", path=url, sha256=found.sha256, details=details)
 
 
-def _run_spending(file: Path, runs: _Runs, of: Route, baseline: Route) -> tuple[Spending | None, Spending, Input]:
-    """What the tokens of the runs would cost, and how long their decisions took."""
+def run_spending(
+    file: Path, run: Run, before: Run | None, of: Route, baseline: Route
+) -> tuple[Spending | None, Spending, Input]:
+    """What the tokens of the runs would cost, and how long their decisions took: the baseline's, then the run's."""
     from firstchair.evals.gate_files import input_of
     from firstchair.evals.spending import spending_of_run
     from firstchair.gateway.control.prices import PriceTable
 
     table = PriceTable.load(file)
-    spending = spending_of_run(runs.candidate.rows, _prices(table, file, of))
-    before = spending_of_run(runs.baseline.rows, _prices(table, file, baseline)) if runs.baseline else None
+    spending = spending_of_run(run.rows, _prices(table, file, of))
+    compared = spending_of_run(before.rows, _prices(table, file, baseline)) if before else None
     used = input_of("prices", file, version=table.version, baseline_route=str(baseline), how="runs")
-    return before, spending, used
+    return compared, spending, used
 
 
 def _prices(table: PriceTable, file: Path, route: Route) -> Prices:

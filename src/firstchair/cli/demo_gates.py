@@ -1,0 +1,70 @@
+"""The demo's gates: may the trained model take the slot, against the base model that it began as?
+
+The base model is priced as the incumbent, for want of a hosted one: what is measured of cost is tokens, not money.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from firstchair.cli.demo_gateway import CANDIDATE, INCUMBENT, SLOT, GatewayFiles
+from firstchair.cli.demo_score import Scores
+from firstchair.cli.gates import run_spending
+from firstchair.core.atomic import write_text
+from firstchair.core.clock import utc_now
+from firstchair.core.jsontext import dumps
+from firstchair.data.golden import GoldenSet
+from firstchair.evals.gate_files import make_record, read_episodes
+from firstchair.evals.gate_record import GateRecord, GateVerdict, sealed
+from firstchair.evals.gate_thresholds import Thresholds
+from firstchair.evals.gates import Evidence, six_gates
+
+
+def run_gates(before: Scores, after: Scores, golden: GoldenSet, files: GatewayFiles, *, seed: int) -> GateRecord:
+    """Measure the six gates and write ``gates.json``. ``files``: what the demo wrote, episodes of both among it."""
+    played, used = read_episodes("episodes", files.out / "sft" / "episodes.jsonl")
+    played_before, used_before = read_episodes("baseline_episodes", files.out / "baseline" / "episodes.jsonl")
+    prices = files.folder / "prices.yaml"
+    spent_before, spent, priced = run_spending(prices, after.run, before.run, CANDIDATE, INCUMBENT)
+    evidence = Evidence(
+        candidate=after.run.rows,
+        kinds=golden.kinds,
+        baseline=before.run.rows,
+        episodes=played,
+        baseline_episodes=played_before,
+        spending=spent,
+        baseline_spending=spent_before,
+    )
+    record = make_record(
+        "promotion",
+        six_gates(evidence, Thresholds(), seed=seed),
+        (after.run, before.run),
+        golden,
+        [used, used_before, priced],
+        Thresholds(),
+        who="demo",
+        created_at=utc_now(),
+        seed=seed,
+        route=str(CANDIDATE),
+        slot=SLOT,
+    )
+    write_text(gates_path(files.out), dumps(sealed(record)) + "\n")
+    return record
+
+
+def gates_path(out: Path) -> Path:
+    """Where the demo's record lies."""
+    return out / "gates.json"
+
+
+def promotion_of(record: GateRecord) -> dict[str, Any]:
+    """How the candidate is promoted: on the record if all gates passed, else by an override that names the others."""
+    if record.passed:
+        return {"gates_record": sealed(record)}
+    return {"override": f"demo: {open_gates(record)}; nobody is served"}
+
+
+def open_gates(record: GateRecord) -> str:
+    """``routing undecided, stop undecided``: every gate that did not pass."""
+    return ", ".join(f"{gate.name} {gate.verdict}" for gate in record.gates if gate.verdict is not GateVerdict.PASS)
