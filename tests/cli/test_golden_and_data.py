@@ -7,6 +7,7 @@ import pytest
 from firstchair.catalog.catalog import Catalog, catalog_yaml
 from firstchair.chat.actions import action_of
 from firstchair.data.corrections import spec_of
+from firstchair.data.pairs import read_pairs
 from firstchair.data.rl_prompts import read_prompts
 from firstchair.data.sft import read_sft
 from firstchair.testing.sessions import trip_session, trip_tools
@@ -446,6 +447,39 @@ def test_correcting_with_an_empty_file_is_refused(run, store, tmp_path):
     for command in ("correct", "accept"):
         code, _, err = run("golden", command, tmp_path / "draft", tmp_path / "empty.jsonl")
         assert (code, "empty.jsonl: no " in err) == (2, True)
+
+
+def rollouts_of(tmp_path, count):
+    """The folder of a run whose groups hold a good and a bad rollout each; the last group ties."""
+    sessions = []
+    for number in range(count):
+        for good in (True, False):
+            labels = {"batch": 0, "group": number, "reward": float(good and number < count - 1), "task_id": number}
+            made = trip_session(number, mistake=not good, session_id=f"r{number}-{good}", labels=labels)
+            sessions.append(made)
+    write_sessions(tmp_path / "rollouts", sessions, CATALOGS)
+    return tmp_path / "rollouts"
+
+
+def test_preference_pairs_from_all_sources_and_held_out_ones(run, store, corrections, tmp_path):
+    out, dev = tmp_path / "pairs.jsonl", tmp_path / "dev.jsonl"
+    sources = ("--corrected", store, "--corrections", corrections, "--groups", rollouts_of(tmp_path, 8))
+    pairs = ("data", "pairs", *sources, "--out", out, "--dev", dev, "--dev-fraction", 0.3)
+    code, printed, err = run(*pairs, "--json")
+    assert (code, err) == (0, "")
+    made = json.loads(printed)
+    assert [row["path"] for row in made] == [str(out), str(dev)]
+    assert sum(row["pairs"] for row in made) == 8
+    assert made[0]["left_out"] == made[1]["left_out"] == {"group: rewards tie": 1}
+    assert made[0]["settings"] == {"margin": 0.0, "limit": None, "seed": 0, "dev_fraction": 0.3}
+    assert len([*read_pairs(out), *read_pairs(dev)]) == 8
+    assert run(*pairs)[0] == 2
+    code, printed, _ = run(*pairs, "--force")
+    assert (code, "left out, group: rewards tie: 1" in printed) == (0, True)
+    code, _, err = run("data", "pairs", *sources, "--margin", 2, "--out", tmp_path / "none.jsonl")
+    assert code == 0  # the corrected mistake has no reward
+    code, _, err = run("data", "pairs", *sources[4:], "--margin", 2, "--out", tmp_path / "no.jsonl")
+    assert (code, "no pair in it; left out: 7: group: rewards nearer than the margin" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import pytest
 from firstchair.core.config import load_recipe
 from firstchair.core.errors import ConfigError
 from firstchair.train.config import SftRecipe, TinyRecipe
+from firstchair.train.dpo_recipe import DpoRecipe
 
-KINDS = {"sft": SftRecipe, "tiny": TinyRecipe}
+KINDS = {"dpo": DpoRecipe, "sft": SftRecipe, "tiny": TinyRecipe}
 RECIPES = [
     path
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
@@ -63,7 +64,7 @@ def test_the_hash_covers_what_shapes_the_result_and_nothing_else():
 
 
 def test_every_whole_number_of_a_recipe_has_an_upper_bound():
-    for recipe in (SftRecipe, TinyRecipe):
+    for recipe in (DpoRecipe, SftRecipe, TinyRecipe):
         for text in json.dumps(recipe.model_json_schema()).split('"type": "integer"')[:-1]:
             assert text[text.rindex("{") :].count('"maximum"') == 1, text[-200:]
 

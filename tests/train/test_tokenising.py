@@ -10,7 +10,7 @@ from firstchair.data.sft import SftRecord, read_sft, write_sft
 from firstchair.train.config import SftData
 from firstchair.train.models import model_vocab_size
 from firstchair.train.token_sets import TokenSet
-from firstchair.train.tokenising import build_token_set, token_rules
+from firstchair.train.tokenising import SftLines, build_token_set, token_rules
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def build(renderer, model_dir, tmp_path):
 
     def make(path, *, workers=0, name="tokens", **fields):
         data = SftData(train=path, **fields)
-        rules = token_rules(path, data, model_dir, renderer, model_vocab_size(model_dir))
+        rules = token_rules(path, data, model_dir, renderer, model_vocab_size(model_dir), SftLines())
         return build_token_set(rules, tmp_path / name, renderer=renderer, workers=workers)
 
     return make
@@ -67,7 +67,7 @@ def test_call_arguments_can_be_spaced_as_servers_write_them(model_dir, tmp_path)
     for arguments in ("verbatim", "respaced"):
         renderer = Renderer.from_pretrained(model_dir, arguments=arguments)
         data = SftData(train=tmp_path / "tight.jsonl", arguments=arguments)
-        rules = token_rules(data.train, data, model_dir, renderer, vocab_size)
+        rules = token_rules(data.train, data, model_dir, renderer, vocab_size, SftLines())
         # Worker processes make a renderer of their own from the rules.
         assert rules.renderer().template_hash == renderer.template_hash == rules.source.template_hash
         (row,) = build_token_set(rules, tmp_path / arguments, renderer=renderer)
@@ -181,7 +181,7 @@ def test_long_rows_can_be_cut_on_the_left_and_keep_their_last_reply(build, corpu
 
 
 def test_ids_beyond_the_models_vocabulary_are_refused(renderer, model_dir, corpus, tmp_path):
-    rules = token_rules(corpus, SftData(train=corpus), model_dir, renderer, 30)
+    rules = token_rules(corpus, SftData(train=corpus), model_dir, renderer, 30, SftLines())
     with pytest.raises(DataError, match="the model knows 30 tokens: is this its tokenizer"):
         build_token_set(rules, tmp_path / "tokens", renderer=renderer)
 

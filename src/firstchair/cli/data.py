@@ -241,3 +241,59 @@ def rl_prompts_command(
             )
             manifest = write_prompts(out, made, source=source, left_out=left_out, force=force)
     print_prompts(out, manifest, as_json=as_json)
+
+
+@app.command("pairs")
+def pairs_command(
+    out: OutFile,
+    corrected: Annotated[
+        str, typer.Option(metavar="SOURCE", help="Trace store, export or draft golden set: corrected mistakes.")
+    ] = "",
+    corrections: Annotated[
+        Path | None, typer.Option(help="Reviewed corrections (JSONL) of the sessions in --corrected.")
+    ] = None,
+    split: Split = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE", help="Rollouts labelled group and reward, e.g. the folder of a GRPO run."),
+    ] = None,
+    contrast: Annotated[
+        list[Path] | None, typer.Option(help="SFT records (JSONL) that come in twos by meta.contrast.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(min=0, help="Least lead in reward of the best rollout of a group over the worst.")
+    ] = 0.0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many pairs, drawn.")] = None,
+    dev: Annotated[
+        Path | None, typer.Option(help="JSONL file for held-out pairs: no session and no task is in both files.")
+    ] = None,
+    dev_fraction: Annotated[float, typer.Option(help="Part of the pairs that --dev gets.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn and what is held out.")] = 0,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write preference pairs: a better and a worse action at one decision. Give at least one kind of source.
+
+    --split says which sessions of --corrected are meant.
+    """
+    from firstchair.cli.data_view import print_preferences
+    from firstchair.data.pair_building import PairInputs, build_pairs, hold_out
+    from firstchair.data.pairs import write_pairs
+
+    inputs = PairInputs(
+        corrected=corrected,
+        corrections=corrections,
+        selection=selection_of(None, split=split),
+        groups=tuple(groups or ()),
+        contrast=tuple(contrast or ()),
+    )
+    pairs, left_out = build_pairs(inputs, margin=margin, limit=limit, seed=seed)
+    files = {out: pairs}
+    if dev is not None:
+        files[out], files[dev] = hold_out(pairs, fraction=dev_fraction, seed=seed)
+    settings = {"margin": margin, "limit": limit, "seed": seed, "dev_fraction": dev_fraction if dev else 0.0}
+    manifests = {
+        path: write_pairs(path, own, made_from=inputs.words(), left_out=left_out, settings=settings, force=force)
+        for path, own in files.items()
+    }
+    print_preferences(manifests, as_json=as_json)

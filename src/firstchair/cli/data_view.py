@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from firstchair.cli.tables import Column, counted, number, print_json, print_list, table
 from firstchair.data.audit import Audit
+from firstchair.data.pairs import PairManifest
 from firstchair.data.rl_prompts import PromptManifest
 from firstchair.data.sft import SftCounts
 from firstchair.data.similarity import Pair
@@ -82,6 +84,21 @@ def print_prompts(out: Path, manifest: PromptManifest, *, as_json: bool) -> None
         return
     typer.echo(f"{out}: {manifest.prompts:,} prompts, sha256 {manifest.sha256[:12]}…")
     _print_routes("#prompts", manifest.per_route, manifest.left_out)
+
+
+def print_preferences(manifests: Mapping[Path, PairManifest], *, as_json: bool) -> None:
+    """How many pairs each file got, from where, and what gave none."""
+    if as_json:
+        print_json([{"path": str(path), **msgspec.to_builtins(manifest)} for path, manifest in manifests.items()])
+        return
+    for path, manifest in manifests.items():
+        sources = ", ".join(f"{source} {count:,}" for source, count in manifest.per_source.items())
+        typer.echo(f"{path}: {manifest.pairs:,} pairs ({sources}), sha256 {manifest.sha256[:12]}…")
+    routes: Counter[str] = Counter()
+    for manifest in manifests.values():
+        routes.update(manifest.per_route)
+    # What was left out is said of all files together.
+    _print_routes("#pairs", routes, next(iter(manifests.values())).left_out)
 
 
 def _print_routes(column: str, per_route: Mapping[str, int], left_out: Mapping[str, int]) -> None:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+if TYPE_CHECKING:
+    from firstchair.train.config import RecordRecipe
+    from firstchair.train.record_run import RecordMethod
+
+Loaded = TypeVar("Loaded", bound="RecordRecipe")
+
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fine-tune a model (sft), copy the shipped one (base), make a tiny one (tiny), merge an adapter (merge).",
+    help="Fine-tune a model (sft), teach it preferences (dpo), copy the shipped one (base), make a tiny one (tiny), "
+    "merge an adapter (merge).",
 )
 
 Recipe = Annotated[Path | None, typer.Argument(help="YAML recipe; without one every field comes from --set.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Override a field: --set optimizer.lr=1e-4.")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved recipe, the token counts and the time; train nothing.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in `out` from its last checkpoint.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -24,13 +37,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 def sft(
     recipe: Recipe = None,
     overrides: Set = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the resolved recipe, the token counts and the time; train nothing."),
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in `out` from its last checkpoint.")
-    ] = False,
+    dry_run: DryRun = False,
+    resume: Resume = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,32 +47,80 @@ def sft(
     Ctrl-C saves a checkpoint and exits with 1; `--resume` then goes on, and the losses are those of a run that
     was never stopped.
     """
-    import os
-
-    from firstchair.cli.train_view import print_plan, print_result
     from firstchair.core.config import load_recipe
     from firstchair.train.config import SftRecipe
 
     loaded = load_recipe(SftRecipe, recipe, overrides or ())
+    from firstchair.train.sft import SFT
+
+    _on_records(loaded, SFT, dry_run=dry_run, resume=resume, force=force, as_json=as_json)
+
+
+@app.command()
+def dpo(
+    recipe: Recipe = None,
+    overrides: Set = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learn from preference pairs: full weights or LoRA (DPO, IPO). `firstchair data pairs` makes them.
+
+    Ctrl-C saves a checkpoint and exits with 1; `--resume` then goes on, and the losses are those of a run that
+    was never stopped.
+    """
+    from firstchair.core.config import load_recipe
+    from firstchair.train.dpo_recipe import DpoRecipe
+
+    loaded = load_recipe(DpoRecipe, recipe, overrides or ())
+    from firstchair.train.dpo_run import DPO
+
+    _on_records(loaded, DPO, dry_run=dry_run, resume=resume, force=force, as_json=as_json)
+
+
+def _on_records(
+    recipe: Loaded, method: RecordMethod[Loaded], *, dry_run: bool, resume: bool, force: bool, as_json: bool
+) -> None:
+    """A run on a file of records, or what it would do."""
+    import os
+
+    from firstchair.cli.train_view import print_plan, print_result
+
     if dry_run:
         import tempfile
 
-        from firstchair.train.sft_plan import plan_sft
+        from firstchair.train.sft_plan import plan_on_records
 
         with tempfile.TemporaryDirectory(prefix="firstchair-") as scratch:
-            print_plan(plan_sft(loaded, scratch=Path(scratch)), as_json=as_json)
+            print_plan(plan_on_records(recipe, method, scratch=Path(scratch)), as_json=as_json)
         return
-    from firstchair.train.sft import train_sft
+    from firstchair.core.progress import progress
+    from firstchair.train.record_run import train_on_records
 
+    with _interruptible(recipe.out):
+        result = train_on_records(
+            recipe,
+            method,
+            resume=resume,
+            force=force,
+            progress=progress,
+            say=lambda text: typer.echo(text, err=True),
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print_result(result, method.held_out, as_json=as_json)
+
+
+@contextmanager
+def _interruptible(out: Path) -> Iterator[None]:
+    """After Ctrl-C, say how to go on and exit with 1."""
     try:
-        result = train_sft(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+        yield
     except KeyboardInterrupt:
-        begun = (loaded.out / "run.json").is_file()
-        advice = f"continue {loaded.out} with --resume" if begun else "nothing was written"
+        begun = (out / "run.json").is_file()
+        advice = f"continue {out} with --resume" if begun else "nothing was written"
         typer.secho(f"interrupted; {advice}", err=True, fg="yellow")
         raise typer.Exit(1) from None
-    if os.environ.get("RANK", "0") == "0":
-        print_result(result, as_json=as_json)
 
 
 @app.command()

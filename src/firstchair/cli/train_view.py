@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,8 +14,8 @@ from rich.table import Table
 from firstchair.core.jsontext import dumps
 
 if TYPE_CHECKING:
-    from firstchair.train.sft import SftResult
-    from firstchair.train.sft_plan import SftPlan
+    from firstchair.train.record_run import RecordResult
+    from firstchair.train.sft_plan import RecordPlan
     from firstchair.train.token_sets import TokenCounts
 
 
@@ -38,7 +38,7 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def print_plan(plan: SftPlan, *, as_json: bool) -> None:
+def print_plan(plan: RecordPlan, *, as_json: bool) -> None:
     """The answer of a dry run."""
     facts = {
         "steps": plan.steps,
@@ -72,15 +72,17 @@ def _counts(splits: Mapping[str, TokenCounts]) -> Table:
     return table
 
 
-def print_result(result: SftResult, *, as_json: bool) -> None:
-    """What a finished run leaves, and what to do with it."""
-    facts = {
+def print_result(result: RecordResult, held_out: Sequence[str], *, as_json: bool) -> None:
+    """What a finished run leaves, and the figures ``held_out`` of its first and its last evaluation."""
+    facts: dict[str, Any] = {
         "run": str(result.run_dir),
         "model": str(result.model_dir),
         "steps": result.steps,
         "tokens": result.tokens,
         "seconds": round(result.seconds, 1),
-        "held_out_nll_before": result.start_nll,
-        "held_out_nll_after": result.final_nll,
     }
+    evals = [line for line in result.metrics if line["event"] == "eval"]
+    for name in held_out:
+        facts[f"held_out_{name}_before"] = evals[0][name] if evals else None
+        facts[f"held_out_{name}_after"] = evals[-1][name] if evals else None
     print_facts("Trained", facts, as_json=as_json)

@@ -55,17 +55,22 @@ class SftData(Strict):
     """Where token files are kept for other runs; by default they live in the run directory."""
 
 
-class Batch(Strict):
-    """One optimizer step, and how it is cut to fit memory. Cutting never changes the numbers."""
+class Cut(Strict):
+    """How a step is cut to fit memory. Cutting never changes the numbers."""
 
-    sessions: int = Field(default=16, ge=1, le=1_000_000)
-    """Rows of one optimizer step, over all processes."""
     micro_tokens: int = Field(default=8192, ge=2, le=MOST)
     """Most tokens of one forward pass (padding included)."""
     layout: Layout = "auto"
     """``shared``: rows end to end without seeing each other, what they have in common at their beginning once.
     ``packed``: each row whole. ``padded``: rows of similar length side by side; for architectures that carry state
     over a row's border. ``auto`` tries them on the model in this order; ``shared`` is for CPUs."""
+
+
+class Batch(Cut):
+    """One optimizer step."""
+
+    sessions: int = Field(default=16, ge=1, le=1_000_000)
+    """Rows of one optimizer step, over all processes."""
     reduction: Literal["token", "sample"] = "token"
     """``token``: every trained token weighs the same. ``sample``: every row weighs the same."""
 
@@ -219,15 +224,27 @@ class RunRecipe(Strict):
         return fields
 
 
-class SftRecipe(RunRecipe):
-    """Supervised fine-tuning on recorded sessions."""
+class RecordRecipe(RunRecipe):
+    """What every run is told that learns from a file of records."""
 
     data: SftData
-    batch: Batch = Batch()
+    batch: Cut = Cut()
     epochs: float = Field(default=1.0, gt=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""
     eval: EvalNll = EvalNll()
+
+    def shaping(self) -> dict[str, Any]:
+        """As above, without how the tokens are made and where they are kept."""
+        fields = super().shaping()
+        del fields["data"]["workers"], fields["data"]["cache"]
+        return fields
+
+
+class SftRecipe(RecordRecipe):
+    """Supervised fine-tuning on recorded sessions."""
+
+    batch: Batch = Batch()
 
     @model_validator(mode="after")
     def _fits(self) -> SftRecipe:
@@ -242,12 +259,6 @@ class SftRecipe(RunRecipe):
                 f"({self.data.max_tokens}); raise it or leave it out"
             )
         return self
-
-    def shaping(self) -> dict[str, Any]:
-        """As above, without how the tokens are made and where they are kept."""
-        fields = super().shaping()
-        del fields["data"]["workers"], fields["data"]["cache"]
-        return fields
 
 
 class TinyRecipe(Strict):

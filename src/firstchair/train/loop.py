@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from firstchair.core.progress import Progress, Silent
 from firstchair.train.checkpoints import prune
 from firstchair.train.config import BatchLayout, RunRecipe
 from firstchair.train.dist import World
-from firstchair.train.examples import Example
+from firstchair.train.evaluation import Evaluation
 from firstchair.train.metrics import MetricLog, read_metrics
 from firstchair.train.models import DTYPES, count_parameters, export_model, stored_precision
 from firstchair.train.objective import Objective
@@ -39,7 +39,7 @@ class Job:
     objective: Objective
     source: Source
     settings: LoopSettings
-    dev: Iterable[Example] | None = None
+    evaluation: Evaluation | None = None
 
 
 def settings_of(
@@ -49,7 +49,6 @@ def settings_of(
     layout: BatchLayout,
     template_hash: str,
     eval_every: int | None = None,
-    eval_micro_tokens: int | None = None,
 ) -> LoopSettings:
     """The loop's numbers as a recipe gives them."""
     return LoopSettings(
@@ -60,7 +59,6 @@ def settings_of(
         recipe_sha256=recipe.sha256(),
         template_hash=template_hash,
         eval_every=eval_every,
-        eval_micro_tokens=eval_micro_tokens,
         save_every=recipe.save.every,
         keep=recipe.save.keep,
     )
@@ -74,7 +72,14 @@ def run_job(job: Job, run: RunDir, world: World, progress: ProgressMaker) -> Run
     with _outputs(recipe, run, world, kept) as outputs:
         optimizers = build_optimizers(job.learner.scorer.model, recipe.optimizer)
         trainer = Trainer(
-            job.learner.scorer, optimizers, job.objective, source, outputs, job.settings, dev=job.dev, world=world
+            job.learner.scorer,
+            optimizers,
+            job.objective,
+            source,
+            outputs,
+            job.settings,
+            evaluation=job.evaluation,
+            world=world,
         )
         if checkpoint is not None:
             trainer.restore(checkpoint)
@@ -107,7 +112,7 @@ def _outputs(recipe: RunRecipe, run: RunDir, world: World, kept: int) -> Iterato
 
 def _finish(job: Job, run: RunDir, trainer: Trainer) -> RunResult:
     """Export the model and write down how it came out."""
-    evals = [line["nll"] for line in read_metrics(run.metrics) if line["event"] == "eval"]
+    evals = [line["nll"] for line in read_metrics(run.metrics) if "nll" in line and line["event"] == "eval"]
     total, trained = count_parameters(job.learner.scorer)
     result = RunResult(
         finished_at=utc_now(),

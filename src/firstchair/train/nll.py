@@ -84,7 +84,7 @@ def held_out_nll(
     scorer.eval()
     try:
         with torch.no_grad():
-            for batch in _batches(rows, micro_tokens, layout, world):
+            for batch in held_out_batches(rows, micro_tokens, layout, world):
                 total += nll_sums(scorer(batch.to(scorer.device)), batch.sample_K.to(scorer.device))
     finally:
         scorer.train(was_training)
@@ -94,7 +94,10 @@ def held_out_nll(
     return total
 
 
-def _batches(rows: Iterable[Example], micro_tokens: int, layout: BatchLayout, world: World) -> Iterator[MicroBatch]:
+def held_out_batches(
+    rows: Iterable[Example], micro_tokens: int, layout: BatchLayout, world: World
+) -> Iterator[MicroBatch]:
+    """This process's micro-batches of ``rows``, on the CPU; as many in every process."""
     iterator = iter(rows)
     while window := list(islice(iterator, ROWS_AT_ONCE)):
         own: Sequence[list[Example]] = world.share(cut_step(window, micro_tokens, layout=layout, parts=world.size))

@@ -1,59 +1,16 @@
-"""Supervised fine-tuning from a recipe: data to tokens, tokens to a model directory, resumable at every moment."""
+"""Supervised fine-tuning from a recipe: recorded sessions to a model directory."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from firstchair.core.errors import ConfigError
 from firstchair.core.progress import progress
-from firstchair.engines.weights import weights_revision
 from firstchair.train.config import SftRecipe
-from firstchair.train.dist import World, join_world, leave_world
-from firstchair.train.loop import Job, Say, no_bar, run_job, settings_of
-from firstchair.train.metrics import read_metrics
+from firstchair.train.evaluation import HeldOutNll
+from firstchair.train.loop import Job, Say, settings_of
 from firstchair.train.objective import SftObjective
-from firstchair.train.precision import precision_advice, settled
-from firstchair.train.run_dir import (
-    RunDir,
-    RunRecord,
-    RunResult,
-    begin_record,
-    check_same_run,
-    new_run,
-    write_record,
-)
-from firstchair.train.sft_inputs import (
-    Inputs,
-    epoch_source,
-    load_learner,
-    read_inputs,
-    read_tokens,
-    sample_spans,
-)
-from firstchair.train.token_sets import TokenCounts, TokenSet
-from firstchair.train.tokenising import ProgressMaker
-
-
-@dataclass(frozen=True, slots=True)
-class SftResult:
-    """What a finished run leaves."""
-
-    run_dir: Path
-    model_dir: Path
-    """A model (or a PEFT adapter) with tokenizer and chat template."""
-    steps: int
-    tokens: int
-    seconds: float
-    """Of this call; 0 when the run was finished before."""
-    start_nll: float | None
-    """Held-out loss of the base, nats a token; ``None`` without held-out data."""
-    final_nll: float | None
-    train: TokenCounts
-    metrics: tuple[dict[str, Any], ...]
-    """The lines of ``metrics.jsonl``."""
+from firstchair.train.record_run import RecordMethod, RecordResult, RecordSets, train_on_records
+from firstchair.train.sft_inputs import Inputs, Learner
+from firstchair.train.sources import EpochSource
+from firstchair.train.tokenising import ProgressMaker, SftLines
 
 
 def train_sft(
@@ -63,98 +20,38 @@ def train_sft(
     force: bool = False,
     progress: ProgressMaker = progress,
     say: Say = lambda text: None,
-) -> SftResult:
-    """Run ``recipe`` to its end; ``resume`` continues what was stopped, ``force`` replaces an earlier run.
-
-    Equal recipes give equal losses, killed and resumed or not: bit for bit on one kind of CPU with one number of
-    threads. Raises ``ConfigError``, ``DataError`` or ``IntegrityError`` before anything is trained, ``RunFailed``
-    when the run itself fails, ``KeyboardInterrupt`` after Ctrl-C (a checkpoint is then saved).
-    """
-    if resume and force:
-        raise ConfigError("--resume continues a run and --force replaces it; give one of them")
-    recipe = settled(recipe)
-    world = join_world()
-    if world.is_main and (advice := precision_advice(recipe)) is not None:
-        say(advice)
-    bars = progress if world.is_main else no_bar
-    try:
-        return _train(recipe, world, resume=resume, force=force, progress=bars, say=say)
-    finally:
-        leave_world(world)
+) -> RecordResult:
+    """Run ``recipe`` to its end; see ``train_on_records``."""
+    return train_on_records(recipe, SFT, resume=resume, force=force, progress=progress, say=say)
 
 
-def _train(
-    recipe: SftRecipe, world: World, *, resume: bool, force: bool, progress: ProgressMaker, say: Say
-) -> SftResult:
-    inputs, run = read_inputs(recipe), RunDir(recipe.out)
-    fields = begin_record(
-        recipe,
-        kind="sft",
-        base_revision=weights_revision(recipe.model),
-        template_hash=inputs.renderer.template_hash,
-        processes=world.size,
-    )
-    sources: dict[str, Any] = {"train": inputs.train.source, "dev": inputs.dev.source if inputs.dev else None}
-    if resume:
-        names = ("base_revision", "template_hash", "processes")
-        check_same_run(run.record(), recipe, {**{name: fields[name] for name in names}, **sources})
-    elif world.is_main:
-        with new_run(recipe.out, force=force) as temporary:
-            train, dev = read_tokens(recipe, inputs, RunDir(temporary), progress)
-            dev_counts = dev.counts if dev is not None else None
-            write_record(
-                temporary, recipe, RunRecord(train_counts=train.counts, dev_counts=dev_counts, **fields, **sources)
-            )
-    world.wait()
-    train, dev = read_tokens(recipe, inputs, run, progress)
-    if world.is_main:
-        for text in sample_spans(train, inputs.renderer):
-            say(text)
-    done = run.finished()
-    seconds = 0.0
-    if done is None or not run.model.is_dir():
-        started = time.perf_counter()
-        done = _loop(recipe, inputs, run, train, dev, world, progress)
-        seconds = time.perf_counter() - started
-    return SftResult(
-        run_dir=run.path,
-        model_dir=run.model,
-        steps=done.steps,
-        tokens=done.tokens,
-        seconds=seconds,
-        start_nll=done.start_nll,
-        final_nll=done.final_nll,
-        train=train.counts,
-        metrics=tuple(read_metrics(run.metrics)),
-    )
-
-
-def _loop(
-    recipe: SftRecipe,
-    inputs: Inputs,
-    run: RunDir,
-    train: TokenSet,
-    dev: TokenSet | None,
-    world: World,
-    progress: ProgressMaker,
-) -> RunResult:
-    learner = load_learner(recipe, recipe.batch.layout, rank=world.rank)
-    settings = settings_of(
-        recipe,
-        micro_tokens=recipe.batch.micro_tokens,
-        layout=learner.layout,
-        template_hash=inputs.renderer.template_hash,
-        eval_every=recipe.eval.every,
-        eval_micro_tokens=recipe.eval.micro_tokens,
-    )
-    job = Job(
+def _job(recipe: SftRecipe, inputs: Inputs, learner: Learner, sets: RecordSets) -> Job:
+    evaluation = None
+    if sets.dev is not None:
+        micro_tokens = recipe.eval.micro_tokens or recipe.batch.micro_tokens
+        evaluation = HeldOutNll(sets.dev, micro_tokens=micro_tokens, layout=learner.layout)
+    return Job(
         kind="sft",
         recipe=recipe,
         renderer=inputs.renderer,
         learner=learner,
         objective=SftObjective(recipe.batch.reduction),
-        source=epoch_source(recipe, train),
-        settings=settings,
-        dev=dev,
+        source=EpochSource(
+            sets.train,
+            per_step=recipe.batch.sessions,
+            epochs=recipe.epochs,
+            max_steps=recipe.max_steps,
+            seed=recipe.seed,
+        ),
+        settings=settings_of(
+            recipe,
+            micro_tokens=recipe.batch.micro_tokens,
+            layout=learner.layout,
+            template_hash=inputs.renderer.template_hash,
+            eval_every=recipe.eval.every,
+        ),
+        evaluation=evaluation,
     )
-    return run_job(job, run, world, progress)
+
+
+SFT = RecordMethod(name="sft", kind=SftLines(), job=_job, held_out=("nll",))

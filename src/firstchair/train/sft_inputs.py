@@ -1,23 +1,23 @@
-"""What a fine-tuning run reads before it trains: renderer, tokens, model; each checked."""
+"""What a run on records reads before it trains: renderer, tokens, model; each checked."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from firstchair.chat.renderer import Renderer
 from firstchair.core.errors import DataError
-from firstchair.train.config import BatchLayout, Layout, RunRecipe, SftRecipe
+from firstchair.train.config import BatchLayout, Layout, RecordRecipe, RunRecipe
 from firstchair.train.layouts import choose_layout
 from firstchair.train.models import apply_method, load_base, model_vocab_size, pick_device
 from firstchair.train.run_dir import RunDir
 from firstchair.train.scorer import TokenScorer
-from firstchair.train.sources import EpochSource
 from firstchair.train.token_sets import TokenSet
-from firstchair.train.tokenising import ProgressMaker, TokenRules, build_token_set, token_rules
+from firstchair.train.tokenising import ProgressMaker, RecordKind, TokenRules, build_token_set, token_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,19 @@ class Learner:
     layout: BatchLayout
 
 
-def read_inputs(recipe: SftRecipe) -> Inputs:
+def read_inputs(recipe: RecordRecipe, kind: RecordKind) -> Inputs:
     vocab_size = model_vocab_size(recipe.model)
     data = recipe.data
     renderer = Renderer.from_pretrained(recipe.model, data.template, data.tool_format, arguments=data.arguments)
-    rules = token_rules(data.train, data, recipe.model, renderer, vocab_size)
-    dev = token_rules(data.dev, data, recipe.model, renderer, vocab_size) if data.dev is not None else None
-    return Inputs(renderer, rules, dev)
+
+    def rules(path: Path) -> TokenRules:
+        return token_rules(path, data, recipe.model, renderer, vocab_size, kind)
+
+    return Inputs(renderer, rules(data.train), rules(data.dev) if data.dev is not None else None)
 
 
 def read_tokens(
-    recipe: SftRecipe, inputs: Inputs, run: RunDir, progress: ProgressMaker
+    recipe: RecordRecipe, inputs: Inputs, run: RunDir, progress: ProgressMaker
 ) -> tuple[TokenSet, TokenSet | None]:
     """Both splits as tokens. Raises ``DataError`` when one is empty or below the floors."""
     data = recipe.data
@@ -70,16 +72,6 @@ def read_tokens(
     train, dev = sets
     assert train is not None
     return train, dev
-
-
-def epoch_source(recipe: SftRecipe, train: TokenSet) -> EpochSource:
-    return EpochSource(
-        train,
-        per_step=recipe.batch.sessions,
-        epochs=recipe.epochs,
-        max_steps=recipe.max_steps,
-        seed=recipe.seed,
-    )
 
 
 def load_learner(recipe: RunRecipe, layout: Layout, rank: int = 0) -> Learner:

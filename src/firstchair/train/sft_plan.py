@@ -10,29 +10,23 @@ import torch
 
 from firstchair.core.progress import progress
 from firstchair.train.batching import collate, cut_step
-from firstchair.train.config import SftRecipe
+from firstchair.train.config import RecordRecipe, SftRecipe
+from firstchair.train.loop import Job
 from firstchair.train.models import count_parameters
-from firstchair.train.objective import SftObjective
 from firstchair.train.precision import settled
+from firstchair.train.record_run import Recipe, RecordMethod, RecordSets
 from firstchair.train.run_dir import RunDir
-from firstchair.train.sft_inputs import (
-    Learner,
-    epoch_source,
-    load_learner,
-    read_inputs,
-    read_tokens,
-    sample_spans,
-)
-from firstchair.train.sources import EpochSource
+from firstchair.train.sft import SFT
+from firstchair.train.sft_inputs import load_learner, read_inputs, read_tokens, sample_spans
 from firstchair.train.token_sets import TokenCounts
 from firstchair.train.tokenising import ProgressMaker
 
 
 @dataclass(frozen=True, slots=True)
-class SftPlan:
-    """What a run would do: the answer of a dry run."""
+class RecordPlan:
+    """What a run on records would do: the answer of a dry run."""
 
-    recipe: SftRecipe
+    recipe: RecordRecipe
     train: TokenCounts
     dev: TokenCounts | None
     samples: tuple[str, ...]
@@ -47,39 +41,48 @@ class SftPlan:
     """Estimate for the whole run."""
 
 
-def plan_sft(recipe: SftRecipe, *, scratch: Path, progress: ProgressMaker = progress) -> SftPlan:
+def plan_sft(recipe: SftRecipe, *, scratch: Path, progress: ProgressMaker = progress) -> RecordPlan:
+    """The dry run of fine-tuning."""
+    return plan_on_records(recipe, SFT, scratch=scratch, progress=progress)
+
+
+def plan_on_records(
+    recipe: Recipe, method: RecordMethod[Recipe], *, scratch: Path, progress: ProgressMaker = progress
+) -> RecordPlan:
     """Everything but the training: tokens (written below ``scratch``), checks, counts, and a measured estimate."""
     recipe = settled(recipe)
-    inputs = read_inputs(recipe)
+    inputs = read_inputs(recipe, method.kind)
     train, dev = read_tokens(recipe, inputs, RunDir(scratch), progress)
-    learner = load_learner(recipe, recipe.batch.layout)
-    source = epoch_source(recipe, train)
-    seconds = _time_micro_batch(learner, source, recipe)
-    total, trained = count_parameters(learner.scorer)
-    return SftPlan(
+    job = method.job(recipe, inputs, load_learner(recipe, recipe.batch.layout), RecordSets(train, dev))
+    seconds = _time_micro_batch(job)
+    total, trained = count_parameters(job.learner.scorer)
+    return RecordPlan(
         recipe=recipe,
         train=train.counts,
         dev=dev.counts if dev is not None else None,
         samples=sample_spans(train, inputs.renderer),
-        steps=source.total_steps,
-        layout=learner.layout,
+        steps=job.source.total_steps,
+        layout=job.learner.layout,
         parameters=total,
         trained_parameters=trained,
         tokens_per_second=1.0 / seconds,
-        seconds=seconds * source.total_tokens,
+        seconds=seconds * job.source.total_tokens,
     )
 
 
-def _time_micro_batch(learner: Learner, source: EpochSource, recipe: SftRecipe) -> float:
+def _time_micro_batch(job: Job) -> float:
     """Seconds a token, forward and backward, on the first micro-batch of the run; the second of two tries."""
-    members = cut_step(source.feed(0).steps[0], recipe.batch.micro_tokens, layout=learner.layout)[0]
-    batch = collate(members, layout=learner.layout).to(learner.scorer.device)
+    scorer, layout = job.learner.scorer, job.learner.layout
+    members = cut_step(job.source.feed(0).steps[0], job.settings.micro_tokens, layout=layout)[0]
+    raw = collate(members, layout=layout).to(scorer.device)
     seconds = 0.0
     for _ in range(2):
         started = time.perf_counter()
-        terms = SftObjective(recipe.batch.reduction).loss(learner.scorer, batch)
+        with torch.no_grad():
+            (batch,) = job.objective.prepare([raw], scorer)
+        terms = job.objective.loss(scorer, batch)
         torch.autograd.backward(terms.numerator)
         float(terms.numerator.detach())
         seconds = time.perf_counter() - started
-        learner.scorer.zero_grad(set_to_none=True)
-    return seconds / batch.tokens
+        scorer.zero_grad(set_to_none=True)
+    return seconds / raw.tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -73,9 +73,13 @@ class EpochSource:
     The order of epoch e is a function of (seed, e) alone: the cursor is all that a checkpoint needs.
     """
 
-    def __init__(self, rows: Rows, *, per_step: int, epochs: float, max_steps: int | None, seed: int):
-        self._rows, self._per_step, self._seed = rows, per_step, seed
-        self._total = per_step * max_steps if max_steps is not None else max(round(epochs * len(rows)), 1)
+    def __init__(
+        self, rows: Rows, *, per_step: int, epochs: float, max_steps: int | None, seed: int, together: int = 1
+    ):
+        """``together`` rows that follow each other are drawn, counted and kept together: the sides of a pair."""
+        self._rows, self._per_step, self._seed, self._together = rows, per_step, seed, together
+        self._count = len(rows) // together
+        self._total = per_step * max_steps if max_steps is not None else max(round(epochs * self._count), 1)
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
     @property
@@ -86,12 +90,12 @@ class EpochSource:
     @property
     def total_tokens(self) -> int:
         """Rows to see × mean length."""
-        return round(self._total * sum(map(len, self._rows)) / len(self._rows))
+        return round(self._total * sum(map(len, self._rows)) / self._count)
 
     def feed(self, cursor: int) -> Feed:
         """One step of up to ``per_step`` rows."""
         end = min(cursor + self._per_step, self._total)
-        return Feed([[self._row(place) for place in range(cursor, end)]], cursor=end)
+        return Feed([[row for place in range(cursor, end) for row in self._at(place)]], cursor=end)
 
     def state(self) -> bytes:
         """The cursor is all."""
@@ -104,10 +108,13 @@ class EpochSource:
 
     def epoch(self, cursor: int) -> float:
         """Examples consumed / rows."""
-        return cursor / len(self._rows)
+        return cursor / self._count
 
-    def _row(self, place: int) -> Example:
-        epoch, offset = divmod(place, len(self._rows))
+    def _at(self, place: int) -> list[Example]:
+        epoch, offset = divmod(place, self._count)
         if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, np.random.default_rng((self._seed, epoch)).permutation(len(self._rows)))
-        return self._rows[int(self._order[1][offset])]
+            self._order = (epoch, np.random.default_rng((self._seed, epoch)).permutation(self._count))
+        first = int(self._order[1][offset]) * self._together
+        rows = [self._rows[first + side] for side in range(self._together)]
+        # Named after the place: a step that runs over the end of an epoch may hold the same rows twice.
+        return rows if self._together == 1 else [replace(row, group=place) for row in rows]

@@ -1,4 +1,4 @@
-"""Renders and tokenises a file of SFT records into a ``TokenSet``, in this process or in several."""
+"""Renders and tokenises a file of records into a ``TokenSet``, in this process or in several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -36,22 +36,6 @@ LINES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRules:
-    """How a record becomes rows; everything a worker process needs."""
-
-    model: Path
-    template: str | None
-    tool_format: str | None
-    arguments: Arguments
-    source: TokenSource
-    path: Path
-
-    def renderer(self) -> Renderer:
-        """The renderer of the model, or of the template that the recipe names instead."""
-        return Renderer.from_pretrained(self.model, self.template, self.tool_format, arguments=self.arguments)
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """One token stream, or what became of it."""
 
@@ -62,11 +46,72 @@ class Row:
     """Before truncation."""
 
 
-def token_rules(path: Path, data: SftData, model: Path, renderer: Renderer, vocab_size: int) -> TokenRules:
+class RecordKind(Protocol):
+    """What kind of record a line is. Worker processes get it pickled."""
+
+    def check(self, path: Path) -> None:
+        """Raise ``IntegrityError`` when the file is known not to be as it was written."""
+        ...
+
+    def render(
+        self, line: dict[str, Any], default_id: str, renderer: Renderer, source: TokenSource
+    ) -> Sequence[TokenConversation]:
+        """The token streams of a line. Raises ``DataError`` when it cannot be read or rendered: a bad line."""
+        ...
+
+    def rows(self, streams: Sequence[TokenConversation], source: TokenSource) -> list[Row]:
+        """The rows of a line. Raises ``DataError`` when they cannot be learnt from, which is never passed over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SftLines:
+    """SFT records: a row for each stretch of the conversation that serving sees."""
+
+    def check(self, path: Path) -> None:
+        """Nothing is known of a file of records."""
+
+    def render(
+        self, line: dict[str, Any], default_id: str, renderer: Renderer, source: TokenSource
+    ) -> Sequence[TokenConversation]:
+        """None when no message is trained."""
+        record = record_from_row(line, default_id=default_id)
+        if not record.trained_spans:
+            return ()
+        return renderer.segments(record.messages, record.tools, record.loss, source.history)
+
+    def rows(self, streams: Sequence[TokenConversation], source: TokenSource) -> list[Row]:
+        """One of each stream."""
+        if not streams:
+            raise DataError("no message has loss: true, so nothing to learn; remove the record", field="messages")
+        return [row_of(stream, source, instead="skip or truncate-left-keep-last") for stream in streams]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """How a record becomes rows; everything a worker process needs."""
+
+    model: Path
+    template: str | None
+    tool_format: str | None
+    arguments: Arguments
+    source: TokenSource
+    path: Path
+    kind: RecordKind
+
+    def renderer(self) -> Renderer:
+        """The renderer of the model, or of the template that the recipe names instead."""
+        return Renderer.from_pretrained(self.model, self.template, self.tool_format, arguments=self.arguments)
+
+
+def token_rules(
+    path: Path, data: SftData, model: Path, renderer: Renderer, vocab_size: int, kind: RecordKind
+) -> TokenRules:
     """The rules for ``path`` (the training or the held-out file of ``data``)."""
     if not path.is_file():
         field = "data.dev" if path == data.dev else "data.train"
         raise ConfigError(f"{field}: {path}: no such file; check the path")
+    kind.check(path)
     source = TokenSource(
         data_sha256=sha256_file(path),
         template_hash=renderer.template_hash,
@@ -77,7 +122,7 @@ def token_rules(path: Path, data: SftData, model: Path, renderer: Renderer, voca
         over_long=data.over_long,
         skip_bad=data.skip_bad,
     )
-    return TokenRules(model, data.template, data.tool_format, data.arguments, source, path)
+    return TokenRules(model, data.template, data.tool_format, data.arguments, source, path, kind)
 
 
 def build_token_set(
@@ -176,23 +221,24 @@ def _work(lines: Sequence[tuple[int, bytes | DataError]]) -> list[list[Row] | Da
 def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, renderer: Renderer) -> list[Row] | DataError:
     """Rows of one line, or why it cannot be read or rendered. One with nothing to learn, or too long, raises."""
     number, raw = numbered
+    kind, source = rules.kind, rules.source
     try:
         if isinstance(raw, DataError):
             raise raw
-        record = record_from_row(parse_line(raw), default_id=f"{rules.path.name}:{number}")
-        trained = record.trained_spans
-        rows = renderer.segments(record.messages, record.tools, record.loss, rules.source.history) if trained else ()
+        streams = kind.render(parse_line(raw), f"{rules.path.name}:{number}", renderer, source)
     except DataError as error:
         return error.at(str(rules.path), number)
     try:
-        if not trained:
-            raise DataError("no message has loss: true, so nothing to learn; remove the record", field="messages")
-        return [_row(conversation, rules.source) for conversation in rows]
+        return kind.rows(streams, source)
     except DataError as error:
         raise error.at(str(rules.path), number) from None
 
 
-def _row(conversation: TokenConversation, source: TokenSource) -> Row:
+def row_of(conversation: TokenConversation, source: TokenSource, *, instead: str) -> Row:
+    """The stream as a row, cut as ``source`` says. ``instead``: what else ``data.over_long`` may be.
+
+    Raises ``DataError`` for ids outside the vocabulary, for nothing to learn, and for too long a row under ``error``.
+    """
     conversation.validate()
     ids = np.array(conversation.ids, np.int32)
     loss_mask = np.array(conversation.loss_mask, np.bool_)
@@ -203,7 +249,7 @@ def _row(conversation: TokenConversation, source: TokenSource) -> Row:
     if fit is Fit.REFUSED:
         raise DataError(
             f"{len(ids):,} tokens; data.max_tokens is {source.max_tokens:,}; raise it, or set data.over_long to "
-            "skip or truncate-left-keep-last",
+            f"{instead}",
             field="messages",
         )
     if fit in (Fit.SKIPPED, Fit.EMPTIED):

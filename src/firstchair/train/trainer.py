@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +28,10 @@ from firstchair.train.checkpoints import (
 )
 from firstchair.train.config import BatchLayout, Schedule
 from firstchair.train.dist import ALONE, World
+from firstchair.train.evaluation import Evaluation
 from firstchair.train.examples import Example
 from firstchair.train.interrupts import stop_on_signals
 from firstchair.train.metrics import MetricLog
-from firstchair.train.nll import NllSums, held_out_nll
 from firstchair.train.objective import Objective, largest
 from firstchair.train.optimizers import Optimizers
 from firstchair.train.schedule import factor
@@ -51,7 +51,6 @@ class LoopSettings:
     recipe_sha256: str
     template_hash: str
     eval_every: int | None = None
-    eval_micro_tokens: int | None = None
     save_every: int | None = None
     keep: int = 2
 
@@ -91,14 +90,13 @@ class Trainer:
         outputs: Outputs,
         settings: LoopSettings,
         *,
-        dev: Iterable[Example] | None = None,
+        evaluation: Evaluation | None = None,
         world: World = ALONE,
     ):
         self.scorer, self.optimizers, self.objective, self.source = scorer, optimizers, objective, source
-        self.outputs, self.settings, self.dev, self.world = outputs, settings, dev, world
+        self.outputs, self.settings, self.evaluation, self.world = outputs, settings, evaluation, world
         self.step, self.cursor, self.tokens = 0, 0, 0
         self.gradient_seen = False
-        self.last_nll: NllSums | None = None
 
     def run(self, progress: Progress) -> None:
         """Train to the last step. Ctrl-C ends the step, saves a checkpoint and raises ``KeyboardInterrupt``."""
@@ -239,28 +237,9 @@ class Trainer:
         progress.advance(sums.tokens, note=f"step {self.step}/{self.source.total_steps} loss {sums.loss:.4f}")
 
     def evaluate(self) -> None:
-        """Measure and log the held-out loss, when there is held-out data."""
-        if self.dev is None:
-            return
-        settings = self.settings
-        nll = held_out_nll(
-            self.scorer,
-            self.dev,
-            micro_tokens=settings.eval_micro_tokens or settings.micro_tokens,
-            layout=settings.layout,
-            world=self.world,
-        )
-        self.last_nll = nll
-        self._write(
-            {
-                "event": "eval",
-                "step": self.step,
-                "nll": nll.per_token,
-                "nll_sample_mean": nll.per_sample,
-                "tokens": int(nll.tokens),
-                "samples": int(nll.samples),
-            }
-        )
+        """Measure and log what is held out, when there is anything."""
+        if self.evaluation is not None:
+            self._write({"event": "eval", "step": self.step, **self.evaluation(self.scorer, self.world)})
 
     def _write(self, line: Mapping[str, object]) -> None:
         if self.outputs.metrics is not None:
