@@ -18,7 +18,7 @@ class Scripted:
 
     def __init__(self, feeds, total_steps, word=b""):
         self.feeds, self.total_steps, self.word = feeds, total_steps, word
-        self.total_tokens = 1
+        self.total_work, self.unit = 1, "tok"
 
     def feed(self, cursor):
         return Feed(self.feeds[cursor], cursor + 1, {"reward": float(cursor)})

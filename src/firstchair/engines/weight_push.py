@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.scoring import ScoreItem
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from firstchair.engines.transformers_engine import TransformersEngine
 
 TOLERANCE: Mapping[str, float] = MappingProxyType({"float32": 1e-3, "bfloat16": 0.5})
@@ -37,14 +39,20 @@ class Checkpoint:
     adapter: Path | None = None
 
 
-class WeightPush(Protocol):
+Weights = TypeVar("Weights")
+"""What is pushed: a ``Checkpoint``, or tensors by name where trainer and engine share a process."""
+_Weights = TypeVar("_Weights", contravariant=True)
+
+
+class WeightPush(Protocol[_Weights]):
     """A running engine that takes new weights."""
 
-    async def push(self, checkpoint: Checkpoint) -> str:
-        """Serve ``checkpoint`` and return its revision (``weights_revision``), which generations carry from here on.
+    async def push(self, weights: _Weights, /) -> str:
+        """Serve ``weights`` and return their revision, which generations carry from here on; of a checkpoint it is
+        ``weights_revision``.
 
-        Raises ``ConfigError`` for a checkpoint of the wrong kind or one that cannot be read, and ``UpstreamError``
-        when a server does not take it.
+        Raises ``ConfigError`` for weights of the wrong kind or that cannot be read, and ``UpstreamError`` when a
+        server does not take them.
         """
         ...
 
@@ -88,15 +96,30 @@ class _Known:
     answers: list[tuple[float, ...]]
 
 
-class ProvenPush:
-    """Pushes checkpoints and refuses to go on with an engine that does not answer with them.
+class WeightsInMemory:
+    """The weights of a ``TransformersEngine``, from a trainer in the same process: copied, nothing is written."""
+
+    def __init__(self, engine: TransformersEngine):
+        self._engine = engine
+
+    async def push(self, weights: Mapping[str, Tensor], /) -> str:
+        """Copy the tensors, by the names of the model's parameters."""
+        return (await self._engine.take_weights(weights)).revision
+
+    async def score(self, items: Sequence[ScoreItem]) -> list[tuple[float, ...]]:
+        """Read, not sampled."""
+        return await self._engine.score(items)
+
+
+class ProvenPush(Generic[Weights]):
+    """Pushes weights and refuses to go on with an engine that does not answer with them.
 
     ``items`` are fixed ids. For an engine with a prefix cache let a prompt be longer than one block (vLLM's has 16
     tokens on a GPU, 128 on a CPU), or a stale cache goes unseen. ``tolerance`` is in nats; see ``TOLERANCE``.
     Raises ``ConfigError`` when there are no items or the tolerance is not positive.
     """
 
-    def __init__(self, weights: WeightPush, items: Sequence[ScoreItem], *, tolerance: float):
+    def __init__(self, weights: WeightPush[Weights], items: Sequence[ScoreItem], *, tolerance: float):
         if not items or not tolerance > 0:
             raise ConfigError(
                 f"a probe: found {len(items)} items and tolerance {tolerance:g}; expected at least one item and a "
@@ -105,14 +128,14 @@ class ProvenPush:
         self._weights, self.items, self._tolerance = weights, tuple(items), tolerance
         self._known: _Known | None = None
 
-    async def push(self, checkpoint: Checkpoint, expected: Sequence[Sequence[float]]) -> Pushed:
+    async def push(self, weights: Weights, expected: Sequence[Sequence[float]]) -> Pushed:
         """Push, then probe. ``expected[i]`` holds the trainer's log-probabilities of ``items[i].ids`` in nats, under
-        the weights of ``checkpoint``.
+        ``weights``.
 
         Raises ``RunFailed`` naming the difference from the trainer and the change since the last push when the engine
         does not answer with these weights.
         """
-        revision = await self._weights.push(checkpoint)
+        revision = await self._weights.push(weights)
         answers = await self._weights.score(self.items)
         known = _Known(revision, [tuple(row) for row in expected], answers)
         pushed = self._judge(known)

@@ -122,7 +122,7 @@ class Muon(Strict):
     eps: float = Field(default=1e-8, gt=0)
 
 
-def _type_or(default: str) -> Callable[[Any], str]:
+def type_or(default: str) -> Callable[[Any], str]:
     """The ``type`` of a section, or ``default``: so that one field can be set without repeating the type."""
 
     def read(value: Any) -> str:
@@ -132,9 +132,9 @@ def _type_or(default: str) -> Callable[[Any], str]:
 
 
 Method = Annotated[
-    Annotated[FullMethod, Tag("full")] | Annotated[LoraMethod, Tag("lora")], Discriminator(_type_or("full"))
+    Annotated[FullMethod, Tag("full")] | Annotated[LoraMethod, Tag("lora")], Discriminator(type_or("full"))
 ]
-Optimizer = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[Muon, Tag("muon")], Discriminator(_type_or("adamw"))]
+Optimizer = Annotated[Annotated[AdamW, Tag("adamw")] | Annotated[Muon, Tag("muon")], Discriminator(type_or("adamw"))]
 
 
 class Schedule(Strict):

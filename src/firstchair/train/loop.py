@@ -85,7 +85,8 @@ def run_job(job: Job, run: RunDir, world: World, progress: ProgressMaker) -> Run
             trainer.restore(checkpoint)
             if world.is_main:
                 prune(run.checkpoints, recipe.save.keep)
-        with progress(job.kind, max(source.total_tokens - trainer.tokens, 1), unit="tok") as bar:
+        left = source.total_work * (source.total_steps - trainer.step) // source.total_steps
+        with progress(job.kind, max(left, 1), unit=source.unit) as bar:
             trainer.run(bar)
     return _finish(job, run, trainer)
 

@@ -3,6 +3,8 @@
 run.json, recipe.yaml     the resolved recipe, its hash, and the hashes of everything that went in
 tokens/train, tokens/dev  the data as tokens (unless the recipe names a cache)
 metrics.jsonl             losses, reproducible; timings.jsonl holds what the clock says
+rollouts.jsonl            how every rollout ended and was graded, where the run makes its own data;
+                          sessions.jsonl holds what was said in each
 checkpoints/step-…        to resume from
 model/                    the result; result.json says how it came out
 """
@@ -83,6 +85,16 @@ class RunDir:
     def timings(self) -> Path:
         """What the clock says."""
         return self.path / "timings.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """A line for every rollout, where the run has any."""
+        return self.path / "rollouts.jsonl"
+
+    @property
+    def sessions(self) -> Path:
+        """The conversation of every rollout."""
+        return self.path / "sessions.jsonl"
 
     @property
     def checkpoints(self) -> Path:

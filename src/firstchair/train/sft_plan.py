@@ -66,7 +66,7 @@ def plan_on_records(
         parameters=total,
         trained_parameters=trained,
         tokens_per_second=1.0 / seconds,
-        seconds=seconds * job.source.total_tokens,
+        seconds=seconds * job.source.total_work,
     )
 
 

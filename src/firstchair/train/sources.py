@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from firstchair.core.errors import IntegrityError
+from firstchair.data.prompt_source import EpochOrder
 from firstchair.train.examples import Example
 
 
@@ -25,6 +23,8 @@ class Feed:
     """Where the next feed begins."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What is to be logged with its steps: rewards, lengths, how many were left out."""
+    work: int | None = None
+    """How far it takes the progress bar, in ``Source.unit``; ``None``: by its tokens."""
 
 
 class Source(Protocol):
@@ -36,8 +36,13 @@ class Source(Protocol):
         ...
 
     @property
-    def total_tokens(self) -> int:
-        """About how many tokens the whole run sees, for the progress bar."""
+    def total_work(self) -> int:
+        """About how much the whole run is, for the progress bar."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """In what it is counted: ``tok``, ``rollouts``."""
         ...
 
     def feed(self, cursor: int) -> Feed:
@@ -77,19 +82,21 @@ class EpochSource:
         self, rows: Rows, *, per_step: int, epochs: float, max_steps: int | None, seed: int, together: int = 1
     ):
         """``together`` rows that follow each other are drawn, counted and kept together: the sides of a pair."""
-        self._rows, self._per_step, self._seed, self._together = rows, per_step, seed, together
+        self._rows, self._per_step, self._together = rows, per_step, together
         self._count = len(rows) // together
+        self._order = EpochOrder(self._count, seed)
         self._total = per_step * max_steps if max_steps is not None else max(round(epochs * self._count), 1)
-        self._order: tuple[int, NDArray[np.int64]] | None = None
 
     @property
     def total_steps(self) -> int:
         """Steps until the last example."""
         return math.ceil(self._total / self._per_step)
 
+    unit = "tok"
+
     @property
-    def total_tokens(self) -> int:
-        """Rows to see × mean length."""
+    def total_work(self) -> int:
+        """Tokens: rows to see × mean length."""
         return round(self._total * sum(map(len, self._rows)) / self._count)
 
     def feed(self, cursor: int) -> Feed:
@@ -111,10 +118,7 @@ class EpochSource:
         return cursor / self._count
 
     def _at(self, place: int) -> list[Example]:
-        epoch, offset = divmod(place, self._count)
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, np.random.default_rng((self._seed, epoch)).permutation(self._count))
-        first = int(self._order[1][offset]) * self._together
+        first = self._order.row(place) * self._together
         rows = [self._rows[first + side] for side in range(self._together)]
         # Named after the place: a step that runs over the end of an epoch may hold the same rows twice.
         return rows if self._together == 1 else [replace(row, group=place) for row in rows]

@@ -178,8 +178,7 @@ class Trainer:
             [sum(len(b.lengths) for b in real), sum(b.tokens for b in real), len(real), loss, *flat]
         )
         means = {
-            name: pairs[2 * index] / pairs[2 * index + 1] if pairs[2 * index + 1] else float("nan")
-            for index, name in enumerate(names)
+            name: pairs[2 * index] / pairs[2 * index + 1] for index, name in enumerate(names) if pairs[2 * index + 1]
         }
         return StepSums(
             loss=total / (weight or 1.0),
@@ -234,7 +233,10 @@ class Trainer:
             self.outputs.timings.write(
                 {"step": self.step, "seconds": seconds, "tokens_per_second": sums.tokens / seconds}
             )
-        progress.advance(sums.tokens, note=f"step {self.step}/{self.source.total_steps} loss {sums.loss:.4f}")
+        note = f"step {self.step}/{self.source.total_steps} loss {sums.loss:.4f}"
+        if "reward" in feed.metrics:
+            note += f" reward {feed.metrics['reward']:.3f}"
+        progress.advance(sums.tokens if feed.work is None else feed.work // len(feed.steps), note=note)
 
     def evaluate(self) -> None:
         """Measure and log what is held out, when there is anything."""

@@ -1,0 +1,118 @@
+"""The recipe of a GRPO run: where the policy acts, what it is rewarded for, and how it learns from that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from firstchair.core.config import Strict
+from firstchair.core.seeds import MAX_SEED
+from firstchair.rewards.composition import Composition
+from firstchair.train.config import MOST, Layout, RunRecipe, type_or
+from firstchair.train.rl_config import Grpo
+
+
+class DeskTasks(Strict):
+    """Tasks of the embedded desk."""
+
+    type: Literal["desk"] = "desk"
+    tasks: int = Field(default=2000, ge=1, le=1_000_000)
+    seed: int = Field(default=1, ge=0, le=MAX_SEED)
+    """Of the tasks; keep it apart from the seeds of tasks that are measured on."""
+
+
+class DecisionTasks(Strict):
+    """Single decisions, as ``firstchair data rl-prompts`` writes them."""
+
+    type: Literal["decisions"] = "decisions"
+    records: Path
+
+
+class PythonTasks(Strict):
+    """An environment of yours."""
+
+    type: Literal["python"] = "python"
+    factory: str = Field(pattern=r"^[\w.]+:\w+$")
+    """``package.module:function``; called without arguments it gives a function that makes an ``Environment``, the
+    tasks, each with a ``task_id`` of its own, and, where there is one, an expert who does them right (``Actor``): the
+    reward is probed with what it does."""
+
+
+EnvironmentSpec = Annotated[
+    Annotated[DeskTasks, Tag("desk")]
+    | Annotated[DecisionTasks, Tag("decisions")]
+    | Annotated[PythonTasks, Tag("python")],
+    Discriminator(type_or("desk")),
+]
+
+
+class Rollouts(Strict):
+    """How a batch of rollouts is made. They are sampled at temperature 1: any other has other log-probabilities."""
+
+    prompts: int = Field(default=8, ge=1, le=MOST)
+    """Groups of a batch."""
+    samples: int = Field(default=8, ge=2, le=MOST)
+    """Rollouts of a prompt: its group."""
+    max_new_tokens: int = Field(default=128, ge=1, le=MOST)
+    """Of one action."""
+    max_steps: int = Field(default=30, ge=1, le=MOST)
+    """Actions of an episode."""
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    """Sampled tokens of an episode."""
+    tool_s: float | None = Field(default=None, gt=0)
+    wall_s: float | None = Field(default=None, gt=0)
+    concurrency: int = Field(default=256, ge=1, le=MOST)
+    """Environments that live at once."""
+    refill: int = Field(default=0, ge=0, le=100)
+    """How often groups whose rewards are all alike may be left out and others be played in their place (dynamic
+    sampling, DAPO, Yu et al. 2025, section 3.2)."""
+    staleness: Literal[0, 1] = 0
+    """``1``: the next batch is rolled out while this one is trained on, by weights one batch old."""
+    patience: int = Field(default=10, ge=1, le=MOST)
+    """Batches in a row without any group to learn from after which the run fails."""
+
+
+class RolloutBatch(Strict):
+    """How a batch is cut to fit memory. Cutting never changes the numbers."""
+
+    micro_tokens: int = Field(default=16384, ge=2, le=MOST)
+    """Most tokens of one forward pass, and of one episode; what is longer is left out and counted."""
+    layout: Layout = "auto"
+
+
+class GrpoRecipe(RunRecipe):
+    """Reinforcement of a policy by groups of rollouts."""
+
+    environment: EnvironmentSpec = DeskTasks()
+    reward: Composition
+    rollouts: Rollouts = Rollouts()
+    grpo: Grpo = Grpo()
+    batch: RolloutBatch = RolloutBatch()
+    batches: int = Field(default=50, ge=1, le=MOST)
+    """Batches of rollouts; each gives ``grpo.steps_per_batch`` optimizer steps."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> GrpoRecipe:
+        if (
+            self.rollouts.staleness
+            and self.grpo.off_policy.correction == "none"
+            and self.grpo.policy.old == "trainer"
+        ):
+            raise ValueError(
+                "rollouts.staleness=1 trains on samples of older weights; set grpo.off_policy.correction (truncate "
+                "or gate) or grpo.policy.old=behaviour, so that this is corrected for"
+            )
+        if self.grpo.kl.place == "reward" and self.grpo.kl.coefficient and self.grpo.advantage.mask_truncated:
+            raise ValueError(
+                "grpo.advantage.mask_truncated needs advantages before the reference is asked, and grpo.kl.place="
+                "reward makes them after; put the KL into the loss"
+            )
+        return self
+
+    def shaping(self) -> dict[str, Any]:
+        """As in every run; how many environments live at once changes nothing either."""
+        fields = super().shaping()
+        del fields["rollouts"]["concurrency"]
+        return fields

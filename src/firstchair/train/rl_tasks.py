@@ -1,0 +1,75 @@
+"""The environments that a recipe can name, opened: a factory and its tasks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from firstchair.catalog.call_rules import Matchers
+from firstchair.core.errors import ConfigError
+from firstchair.data.rl_prompts import read_prompts
+from firstchair.rewards.probes import ProbePair, pairs_from_expert, pairs_of_decision
+from firstchair.rewards.samples import DecisionReply
+from firstchair.rollout.decision_env import ONE_ACTION, DecisionEnvironment
+from firstchair.rollout.desk.environment import DeskEnvironment
+from firstchair.rollout.desk.tasks import make_tasks
+from firstchair.rollout.desk.teacher import Teacher
+from firstchair.rollout.environment import Environment
+from firstchair.rollout.episodes import Limits, Task
+from firstchair.rollout.policy import Actor
+from firstchair.rollout.prompt_record import PromptRecord
+from firstchair.train.grpo_recipe import DecisionTasks, DeskTasks, PythonTasks, Rollouts
+
+PROBED = 8
+"""Tasks on which the reward is probed at the start."""
+
+
+@dataclass(frozen=True)
+class OpenEnvironment:
+    """Where a policy acts, and on what."""
+
+    factory: Callable[[], Environment]
+    tasks: Sequence[Task]
+    limits: Limits
+    expert: Actor | None = None
+    """Who is known to do right there."""
+
+    async def probe_pairs(self) -> list[ProbePair]:
+        """Known-good and known-bad answers to some of the tasks; none where nobody knows any."""
+        some = self.tasks[:PROBED]
+        if self.expert is not None:
+            return await pairs_from_expert(self.factory, some, self.expert)
+        return [pair for task in some if isinstance(task, PromptRecord) for pair in _pairs_of(task)]
+
+
+def open_environment(spec: DeskTasks | DecisionTasks | PythonTasks, rollouts: Rollouts) -> OpenEnvironment:
+    """What ``spec`` names. Raises ``ConfigError`` or ``DataError`` when it cannot be read or imported."""
+    limits = Limits(max_tokens=rollouts.max_tokens, tool_s=rollouts.tool_s, wall_s=rollouts.wall_s)
+    if isinstance(spec, DeskTasks):
+        return OpenEnvironment(DeskEnvironment, make_tasks(spec.tasks, spec.seed), limits, Teacher())
+    if isinstance(spec, DecisionTasks):
+        return OpenEnvironment(DecisionEnvironment, read_prompts(spec.records), ONE_ACTION)
+    factory, tasks, expert = _imported(spec.factory)
+    return OpenEnvironment(factory, tasks, limits, expert)
+
+
+def _pairs_of(record: PromptRecord) -> list[ProbePair]:
+    made = DecisionReply(record.decision(), record.tools, None, Matchers.of(record.matchers))
+    return pairs_of_decision(made, record.messages)
+
+
+def _imported(name: str) -> tuple[Callable[[], Environment], Sequence[Task], Actor | None]:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"environment.factory: {name}: {error}; expected a function that can be imported") from None
+    made = found()
+    if not (isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0])):
+        raise ConfigError(
+            f"environment.factory: {name} gave {type(made).__name__}; expected a function that makes an Environment, "
+            "a sequence of tasks and, if there is one, an expert (`act(messages, tools)`) to probe the reward with"
+        )
+    factory, tasks, *expert = made
+    return factory, tasks, expert[0] if expert else None

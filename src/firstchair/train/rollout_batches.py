@@ -1,0 +1,259 @@
+"""One batch of rollouts: played, graded, compared within its groups, and made into examples.
+
+prompts from the cursor on ─► rollouts ─► rewards ─► advantages ─► groups with a signal ─► examples of each step
+        ▲                                                               │
+        └────────── refill: others in place of groups that are all alike ◄──┘
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from firstchair.catalog.call_rules import Matchers
+from firstchair.chat.actions import Action, ParsedReply, Problem, action_of
+from firstchair.core.errors import RunFailed
+from firstchair.data.prompt_source import PromptSource
+from firstchair.rewards.grading import Grader
+from firstchair.rewards.samples import (
+    DecisionReply,
+    GradedSample,
+    Sample,
+    count_reasons,
+    sample_of_decision,
+    sample_of_episode,
+)
+from firstchair.rollout.episodes import Task
+from firstchair.rollout.policy import TokenPolicy
+from firstchair.rollout.prompt_record import PromptRecord
+from firstchair.rollout.rollouts import Rollout, RolloutPlan, RolloutStatus, run_rollouts
+from firstchair.train.advantages import GroupAdvantages, group_advantages, overlong_penalty, without_truncated
+from firstchair.train.examples import Example
+from firstchair.train.grpo_recipe import GrpoRecipe
+from firstchair.train.rl_tasks import OpenEnvironment
+from firstchair.train.rollout_examples import RolloutExamples, rollout_examples
+from firstchair.train.rollout_source import SESSION
+from firstchair.train.sources import Feed
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Some groups, graded and turned into examples."""
+
+    rollouts: tuple[Rollout, ...]
+    graded: tuple[GradedSample, ...]
+    examples: RolloutExamples
+    rewards: tuple[float | None, ...]
+    """With the overlong penalty; ``None``: not graded, or nothing to train on."""
+    advantages: GroupAdvantages
+
+    @property
+    def signal(self) -> frozenset[int]:
+        """Groups whose members differ."""
+        return frozenset(self.advantages.kept)
+
+
+class RolloutBatches:
+    """Makes the batches of a run. ``policy`` samples with the weights that its engine holds at the time."""
+
+    def __init__(
+        self,
+        recipe: GrpoRecipe,
+        environment: OpenEnvironment,
+        prompts: PromptSource[Task],
+        policy: TokenPolicy,
+        grader: Grader,
+        *,
+        vocab_size: int,
+    ):
+        self._recipe, self._environment, self._prompts = recipe, environment, prompts
+        self._policy, self._grader, self._vocab_size = policy, grader, vocab_size
+
+    async def make(self, cursor: int) -> tuple[Feed, list[dict[str, Any]]]:
+        """The batch whose first prompt is the one at ``cursor``, and a line about each of its rollouts.
+
+        Raises ``RunFailed`` when not one rollout could be graded, naming the reasons; ``DataError`` for a rollout
+        that cannot be trained on.
+        """
+        settings = self._recipe.rollouts
+        rounds: list[Played] = []
+        found, drawn = 0, 0
+        for _ in range(1 + settings.refill):
+            wanted = settings.prompts - found
+            tasks = self._prompts.take(cursor + drawn, wanted)
+            rounds.append(await self._play(tasks, cursor + drawn, drawn))
+            drawn += wanted
+            found += len(rounds[-1].signal)
+            if found == settings.prompts:
+                break
+        _refuse_ungraded(rounds)
+        steps = self._steps(rounds)
+        lines = [line for played in rounds for line in _lines(played, cursor)]
+        return Feed(steps, cursor + drawn, _figures(rounds, drawn), work=settings.prompts * settings.samples), lines
+
+    async def _play(self, tasks: Sequence[Task], step: int, first: int) -> Played:
+        """Play ``tasks`` with the seeds of ``step``; their groups are numbered from ``first`` on."""
+        settings = self._recipe.rollouts
+        plan = RolloutPlan(
+            samples=settings.samples,
+            seed=self._recipe.seed,
+            step=step,
+            concurrency=settings.concurrency,
+            max_steps=settings.max_steps,
+            limits=self._environment.limits,
+        )
+        async with aclosing(run_rollouts(self._environment.factory, tasks, self._policy, plan)) as running:
+            rollouts = [rollout async for rollout in running]
+        rollouts.sort(key=lambda rollout: (rollout.group, rollout.sample))
+        samples = [sample_of_rollout(rollout, tasks[rollout.group]) for rollout in rollouts]
+        graded = await self._grader.grade(samples)
+        own = [replace(rollout, group=first + rollout.group) for rollout in rollouts]
+        examples = rollout_examples(
+            own, vocab_size=self._vocab_size, max_tokens=self._recipe.batch.micro_tokens, over_long="skip"
+        )
+        rewards = tuple(
+            self._reward(rollout, sample.reward) if kept else None
+            for rollout, sample, kept in zip(own, graded, examples.kept_S.tolist(), strict=True)
+        )
+        groups = [rollout.group for rollout in own]
+        advantages = group_advantages(rewards, groups, normalise=self._recipe.grpo.advantage.normalise)
+        return Played(tuple(own), tuple(graded), examples, rewards, advantages)
+
+    def _reward(self, rollout: Rollout, reward: float | None) -> float | None:
+        overlong = self._recipe.grpo.advantage.overlong
+        if reward is None or overlong is None:
+            return reward
+        tokens = rollout.episode.sampled_tokens
+        return reward + overlong.penalty * overlong_penalty(
+            tokens, limit=overlong.limit_tokens, buffer=overlong.buffer_tokens
+        )
+
+    def _steps(self, rounds: Iterable[Played]) -> list[list[Example]]:
+        """The examples of each optimizer step; groups stay whole."""
+        settings = self._recipe.grpo
+        drop = settings.advantage.drop_flat or self._recipe.rollouts.refill > 0
+        groups: dict[int, list[Example]] = {}
+        for played in rounds:
+            values = played.advantages.values
+            if settings.advantage.mask_truncated:
+                cut = [rollout.status is RolloutStatus.TRUNCATED for rollout in played.rollouts]
+                values, _ = without_truncated(values, cut)
+            for example in played.examples.examples:
+                assert example.group is not None
+                if not drop or example.group in played.signal:
+                    learnt = self._with_value(example, values[example.key], played.rewards[example.key])
+                    groups.setdefault(example.group, []).append(learnt)
+        steps: list[list[Example]] = [[] for _ in range(settings.steps_per_batch)]
+        for place, members in enumerate(groups.values()):
+            steps[place % len(steps)] += members
+        return steps
+
+    def _with_value(self, example: Example, advantage: float | None, reward: float | None) -> Example:
+        """The example with the column that the objective wants; what has no grade is NaN there."""
+        in_reward = self._recipe.grpo.kl.place == "reward" and self._recipe.grpo.kl.coefficient > 0
+        name, value = ("reward", reward) if in_reward else ("advantage", advantage)
+        filled = np.full(len(example), math.nan if value is None else value, np.float32)
+        return replace(example, columns={**example.columns, name: filled})
+
+
+def sample_of_rollout(rollout: Rollout, task: Task) -> Sample:
+    """What is graded of a rollout: the whole episode, or its one decision."""
+    if not isinstance(task, PromptRecord):
+        rows = getattr(task, "rows", None)
+        return sample_of_episode(rollout.episode, {} if rows is None else {"rows": list(rows)})
+    made = DecisionReply(task.decision(), task.tools, _reply(rollout), Matchers.of(task.matchers))
+    episode = rollout.episode
+    waits = [call.latency_ms for call in episode.session.calls if call.latency_ms is not None]
+    return sample_of_decision(
+        rollout.name,
+        made,
+        task.messages,
+        labels={"category": task.category, **task.meta},
+        reply_tokens=episode.sampled_tokens or None,
+        latency_s=sum(waits) / 1000 if waits else None,
+    )
+
+
+def _reply(rollout: Rollout) -> ParsedReply | Action | None:
+    """The one action of a rollout; ``None`` when there was none for reasons that are not the model's."""
+    episode = rollout.episode
+    if episode.error is not None:
+        return None
+    malformed = episode.session.meta.get("malformed")
+    if malformed:
+        problems = tuple(Problem(kind=p["kind"], message=p["message"]) for p in malformed[0]["problems"])
+        return ParsedReply(text=malformed[0]["raw_text"], problems=problems)
+    said = [message for message in episode.session.messages if message.role == "assistant"]
+    return action_of(said[-1]) if said else None
+
+
+def _refuse_ungraded(rounds: Sequence[Played]) -> None:
+    """Raise ``RunFailed`` when nothing could be graded: what is down must be mended before training goes on."""
+    if any(sample.reward is not None for played in rounds for sample in played.graded):
+        return
+    reasons = count_reasons(sample for played in rounds for sample in played.graded)
+    errors = Counter(r.episode.error for played in rounds for r in played.rollouts if r.episode.error is not None)
+    named = "; ".join(f"{count} × {reason}" for reason, count in (*reasons.most_common(3), *errors.most_common(2)))
+    raise RunFailed(
+        f"none of {sum(len(p.rollouts) for p in rounds)} rollouts could be graded: {named}; mend and resume"
+    )
+
+
+def _figures(rounds: Sequence[Played], drawn: int) -> dict[str, float]:
+    """What is logged of a batch. Rates are over what could be told; everything else is counted."""
+    rollouts = [rollout for played in rounds for rollout in played.rollouts]
+    graded = [sample for played in rounds for sample in played.graded]
+    figures: dict[str, float] = {
+        "prompts": drawn,
+        "rollouts": len(rollouts),
+        "ungraded": sum(sample.reward is None for sample in graded),
+    }
+    for status in RolloutStatus:
+        if status is not RolloutStatus.COMPLETED:
+            figures[str(status)] = sum(rollout.status is status for rollout in rollouts)
+    for name in ("kept", "flat", "single", "empty"):
+        figures[f"groups_{name}"] = sum(len(getattr(played.advantages, name)) for played in rounds)
+    for name in ("all_masked", "over_long"):
+        figures[name] = sum(getattr(played.examples.counts, name) for played in rounds)
+    rates: dict[str, list[float]] = {
+        "reward": [reward for played in rounds for reward in played.rewards if reward is not None],
+        "solved": [float(r.solved) for r in rollouts if r.solved is not None],
+        "malformed": [float(r.episode.malformed > 0) for r in rollouts],
+        "turns": [float(r.episode.steps) for r in rollouts],
+        "sampled_tokens": [float(r.episode.sampled_tokens) for r in rollouts],
+    }
+    for name in sorted({name for sample in graded for name in sample.components}):
+        rates[f"reward_{name}"] = [value for s in graded if (value := s.components.get(name)) is not None]
+    return figures | {name: fmean(values) for name, values in rates.items() if values}
+
+
+def _lines(played: Played, batch: int) -> Iterable[dict[str, Any]]:
+    """A line for each rollout, with its session."""
+    for key, (rollout, sample) in enumerate(zip(played.rollouts, played.graded, strict=True)):
+        where = {"batch": batch, "group": rollout.group, "sample": rollout.sample, "reward": played.rewards[key]}
+        session = rollout.episode.session
+        labelled = msgspec.structs.replace(session, labels={**session.labels, **where})
+        yield {
+            **where,
+            "task_id": rollout.episode.task_id,
+            "status": str(rollout.status),
+            "end": str(rollout.episode.end),
+            "solved": rollout.solved,
+            "advantage": played.advantages.values[key],
+            "components": dict(sample.components),
+            "reasons": {name: f"{why.why}: {why.detail}".removesuffix(": ") for name, why in sample.reasons.items()},
+            "turns": rollout.episode.steps,
+            "sampled_tokens": rollout.episode.sampled_tokens,
+            "weights": sorted(set(rollout.revisions)),
+            "error": rollout.episode.error,
+            "session_id": session.session_id,
+            SESSION: msgspec.to_builtins(labelled),
+        }
