@@ -9,6 +9,7 @@ from firstchair.engines.transformers_engine import TransformersEngine
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
+from firstchair.traces.session_file import read_catalogs
 from firstchair.train.base_model import copy_base_model
 from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.grpo_run import train_grpo
@@ -89,8 +90,9 @@ def test_a_run_learns_from_what_was_sampled_and_says_how_each_rollout_ended(base
     sessions = [json.loads(line) for line in (finished.run_dir / "sessions.jsonl").read_text().splitlines()]
     assert [session["session_id"] for session in sessions] == [line["session_id"] for line in lines]
     assert [session["labels"]["reward"] for session in sessions] == [line["reward"] for line in lines]
-    engine = TransformersEngine(finished.model_dir)
-    assert engine.info().revision
+    catalogs = read_catalogs(finished.run_dir)
+    assert [session["catalog_id"] for session in sessions] == list(catalogs) * 18
+    assert TransformersEngine(finished.model_dir).info().revision
 
 
 def test_prompts_come_in_epochs_and_none_twice_in_one(finished):

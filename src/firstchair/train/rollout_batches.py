@@ -35,12 +35,13 @@ from firstchair.rollout.episodes import Task
 from firstchair.rollout.policy import TokenPolicy
 from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.rollout.rollouts import Rollout, RolloutPlan, RolloutStatus, run_rollouts
+from firstchair.traces.session_file import CatalogLine
 from firstchair.train.advantages import GroupAdvantages, group_advantages, overlong_penalty, without_truncated
 from firstchair.train.examples import Example
 from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.rl_tasks import OpenEnvironment
 from firstchair.train.rollout_examples import RolloutExamples, rollout_examples
-from firstchair.train.rollout_source import SESSION
+from firstchair.train.rollout_source import CATALOG, SESSION
 from firstchair.train.sources import Feed
 
 
@@ -236,7 +237,8 @@ def _figures(rounds: Sequence[Played], drawn: int) -> dict[str, float]:
 
 
 def _lines(played: Played, batch: int) -> Iterable[dict[str, Any]]:
-    """A line for each rollout, with its session."""
+    """A line for each rollout, with its session, and with each tool list where it first comes."""
+    catalogs: set[str] = set()
     for key, (rollout, sample) in enumerate(zip(played.rollouts, played.graded, strict=True)):
         where = {"batch": batch, "group": rollout.group, "sample": rollout.sample, "reward": played.rewards[key]}
         session = rollout.episode.session
@@ -256,4 +258,13 @@ def _lines(played: Played, batch: int) -> Iterable[dict[str, Any]]:
             "error": rollout.episode.error,
             "session_id": session.session_id,
             SESSION: msgspec.to_builtins(labelled),
+            **({} if session.catalog_id in catalogs else {CATALOG: _catalog(rollout)}),
         }
+        catalogs.add(session.catalog_id)
+
+
+def _catalog(rollout: Rollout) -> dict[str, Any]:
+    """The tools of a rollout as a line of ``catalogs.jsonl``."""
+    line = CatalogLine(catalog_id=rollout.episode.session.catalog_id, tools=rollout.episode.tools)
+    found: dict[str, Any] = msgspec.to_builtins(line)
+    return found

@@ -24,14 +24,16 @@ from firstchair.core.atomic import write_bytes
 from firstchair.core.errors import IntegrityError, RunFailed
 from firstchair.core.jsontext import dumps
 from firstchair.engines.openmp import release_pool
+from firstchair.traces.session_file import CATALOGS_FILE
 from firstchair.train.examples import Example
 from firstchair.train.sources import Feed
 
 Result = TypeVar("Result")
 Batch = tuple[Feed, list[dict[str, Any]]]
-"""What the loop is fed, and a line about each rollout in it; its conversation is in the line under ``SESSION``."""
+"""What the loop is fed, and a line about each rollout in it. Under ``SESSION`` is its conversation and under
+``CATALOG``, once in a batch for each, the tools that it had on offer (``CatalogLine``)."""
 
-SESSION = "session"
+SESSION, CATALOG = "session", "catalog"
 
 
 class Batches(Protocol):
@@ -167,10 +169,23 @@ class RolloutSource:
                 self._course.sessions.open("a", encoding="utf-8") as sessions,
             ):
                 for line in lines:
-                    log.write(dumps({name: value for name, value in line.items() if name != SESSION}) + "\n")
+                    about = {name: value for name, value in line.items() if name not in (SESSION, CATALOG)}
+                    log.write(dumps(about) + "\n")
                     sessions.write(dumps(line[SESSION]) + "\n")
+                    self._note_catalog(line.get(CATALOG))
         except OSError as error:
             raise RunFailed(f"cannot write {self._course.log}: {error.strerror}; free space and resume") from error
+
+    def _note_catalog(self, catalog: Mapping[str, Any] | None) -> None:
+        """Add a tool list to ``catalogs.jsonl`` beside the sessions, unless it stands there."""
+        if catalog is None:
+            return
+        path = self._course.sessions.with_name(CATALOGS_FILE)
+        line = dumps(dict(catalog)) + "\n"
+        known = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if line not in known:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line)
 
     def _push(self) -> None:
         expected = self._weights.expected()
