@@ -17,8 +17,8 @@ Loaded = TypeVar("Loaded", bound="RecordRecipe")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fine-tune a model (sft), teach it preferences (dpo), copy the shipped one (base), make a tiny one (tiny), "
-    "merge an adapter (merge).",
+    help="Fine-tune a model (sft), teach it preferences (dpo), let a teacher relabel what it gets itself into "
+    "(dagger), copy the shipped one (base), make a tiny one (tiny), merge an adapter (merge).",
 )
 
 Recipe = Annotated[Path | None, typer.Argument(help="YAML recipe; without one every field comes from --set.")]
@@ -109,6 +109,32 @@ def _on_records(
         )
     if os.environ.get("RANK", "0") == "0":
         print_result(result, method.held_out, as_json=as_json)
+
+
+@app.command()
+def dagger(
+    recipe: Recipe = None,
+    overrides: Set = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in `out` behind its last finished part.")
+    ] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a policy drive in the desk, relabel what it gets itself into by a teacher, and train on that (DAgger).
+
+    Measures recovery before and after: the share of tasks completed that begin behind a mistake.
+    """
+    from firstchair.cli.train_view import print_taught
+    from firstchair.core.config import load_recipe
+    from firstchair.train.dagger_recipe import DaggerRecipe
+
+    loaded = load_recipe(DaggerRecipe, recipe, overrides or ())
+    from firstchair.train.dagger_run import train_dagger
+
+    with _interruptible(loaded.out):
+        result = train_dagger(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+    print_taught(result, as_json=as_json)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from rich.table import Table
 from firstchair.core.jsontext import dumps
 
 if TYPE_CHECKING:
+    from firstchair.train.dagger_run import DaggerResult
     from firstchair.train.record_run import RecordResult
     from firstchair.train.sft_plan import RecordPlan
     from firstchair.train.token_sets import TokenCounts
@@ -86,3 +87,35 @@ def print_result(result: RecordResult, held_out: Sequence[str], *, as_json: bool
         facts[f"held_out_{name}_before"] = evals[0][name] if evals else None
         facts[f"held_out_{name}_after"] = evals[-1][name] if evals else None
     print_facts("Trained", facts, as_json=as_json)
+
+
+def print_taught(result: DaggerResult, *, as_json: bool) -> None:
+    """What a finished DAgger run leaves: each round's episodes, lessons and recovery."""
+    from firstchair.train.dagger_figures import shown
+
+    figures = result.figures
+    if as_json:
+        places = {"run": str(result.run_dir), "model": str(result.model_dir)}
+        typer.echo(dumps({**places, **msgspec.to_builtins(figures)}))
+        return
+    table = Table(title="Taught, round by round (95% intervals)")
+    table.add_column("")
+    for line in figures.rounds:
+        table.add_column(str(line.round), justify="right")
+    rows: dict[str, list[str]] = {}
+    for line in figures.rounds:
+        taught, facts = line.taught, dict[str, str]()
+        if taught is not None:
+            facts = {"episodes": f"{taught.episodes:,}", "derailed steps": shown(taught.derailed)}
+            facts["steps without a label"] = f"{taught.unlabelled:,}"
+            for kind in ("derailed", "recovery", "agreed"):
+                facts[f"lessons: {kind}"] = f"{taught.records.get(kind, 0):,}"
+            facts |= {"records replayed": f"{line.replayed:,}", "optimizer steps": f"{line.steps:,}"}
+        facts["recovery"] = shown(line.recovery.completed)
+        for name, value in facts.items():
+            rows.setdefault(name, []).append(value)
+    for name in sorted(rows, key=lambda name: name == "recovery"):
+        values = rows[name]
+        table.add_row(name, *("–" for _ in range(len(figures.rounds) - len(values))), *values)
+    Console().print(table)
+    typer.echo(f"recovery {shown(figures.difference)} on the same cases; the model is {result.model_dir}")
