@@ -17,8 +17,8 @@ Loaded = TypeVar("Loaded", bound="RecordRecipe")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fine-tune a model (sft), teach it preferences (dpo), let a teacher relabel what it gets itself into "
-    "(dagger), copy the shipped one (base), make a tiny one (tiny), merge an adapter (merge).",
+    help="Fine-tune a model (sft), teach it preferences (dpo), reinforce it (grpo), let a teacher relabel what it "
+    "gets itself into (dagger), copy the shipped one (base), make a tiny one (tiny), merge an adapter (merge).",
 )
 
 Recipe = Annotated[Path | None, typer.Argument(help="YAML recipe; without one every field comes from --set.")]
@@ -109,6 +109,30 @@ def _on_records(
         )
     if os.environ.get("RANK", "0") == "0":
         print_result(result, method.held_out, as_json=as_json)
+
+
+@app.command()
+def grpo(
+    recipe: Recipe = None,
+    overrides: Set = None,
+    resume: Resume = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reinforce a policy in an environment: groups of rollouts, rewarded by code and judges (GRPO and relatives).
+
+    Ctrl-C saves a checkpoint and exits with 1; `--resume` then plays on with the prompts that come next.
+    """
+    from firstchair.cli.train_view import print_reinforced
+    from firstchair.core.config import load_recipe
+    from firstchair.train.grpo_recipe import GrpoRecipe
+
+    loaded = load_recipe(GrpoRecipe, recipe, overrides or ())
+    from firstchair.train.grpo_run import train_grpo
+
+    with _interruptible(loaded.out):
+        result = train_grpo(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+    print_reinforced(result, as_json=as_json)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from firstchair.core.jsontext import dumps
 
 if TYPE_CHECKING:
     from firstchair.train.dagger_run import DaggerResult
+    from firstchair.train.grpo_run import GrpoResult
     from firstchair.train.record_run import RecordResult
     from firstchair.train.sft_plan import RecordPlan
     from firstchair.train.token_sets import TokenCounts
@@ -87,6 +89,24 @@ def print_result(result: RecordResult, held_out: Sequence[str], *, as_json: bool
         facts[f"held_out_{name}_before"] = evals[0][name] if evals else None
         facts[f"held_out_{name}_after"] = evals[-1][name] if evals else None
     print_facts("Trained", facts, as_json=as_json)
+
+
+def print_reinforced(result: GrpoResult, *, as_json: bool) -> None:
+    """What a finished GRPO run leaves: first batches beside last ones, so that it shows whether it learned."""
+    steps = [line for line in result.metrics if line["event"] == "step" and "reward" in line]
+    tenth = max(len(steps) // 10, 1)
+    facts: dict[str, Any] = {
+        "run": str(result.run_dir),
+        "model": str(result.model_dir),
+        "steps": result.steps,
+        "tokens": result.tokens,
+        "seconds": round(result.seconds, 1),
+    }
+    for name in ("reward", "solved", "malformed", "behaviour_diff_max"):
+        for when, some in (("first", steps[:tenth]), ("last", steps[-tenth:])):
+            values = [line[name] for line in some if name in line]
+            facts[f"{name}_{when}"] = fmean(values) if values else None
+    print_facts(f"Reinforced ({tenth} of {len(steps)} steps at each end)", facts, as_json=as_json)
 
 
 def print_taught(result: DaggerResult, *, as_json: bool) -> None:
