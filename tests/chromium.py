@@ -29,6 +29,8 @@ class Tab:
         self._buffer, self._number, self._session = b"", 0, ""
         self.said: list[str] = []
         """What the browser's console said: errors of scripts, refusals of the policy, failed loads."""
+        self.loads = 0
+        """Pages that were loaded so far."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Accessibility"):
@@ -62,6 +64,8 @@ class Tab:
                 self.said.append(entry["text"])
         elif message.get("method") == "Runtime.exceptionThrown":
             self.said.append(str(message["params"]["exceptionDetails"]))
+        elif message.get("method") == "Page.loadEventFired":
+            self.loads += 1
         return message
 
     def show(self, *, width: int, dark: bool, height: int = 900) -> None:
@@ -72,13 +76,14 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Go there and wait until all is loaded."""
+        before = self.loads
         self.send("Page.navigate", url=url)
-        self.wait_loaded()
+        self.wait_loaded(before)
 
-    def wait_loaded(self) -> None:
-        """Until the page that is under way is there."""
-        while self._read().get("method") != "Page.loadEventFired":
-            pass
+    def wait_loaded(self, before: int) -> None:
+        """Until another page is there than the ``before`` ones; it may come ahead of an earlier command's answer."""
+        while self.loads <= before:
+            self._read()
 
     def run(self, script: str) -> Any:
         """The value of an expression, of a promise once it is kept. The page's policy does not hold for it."""

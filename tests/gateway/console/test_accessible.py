@@ -53,8 +53,9 @@ def log_in(tab: Tab, url: str, key: str) -> None:
     tab.open(f"{url}/login")
     if tab.run("location.pathname") == "/login":
         tab.send("Input.insertText", text=key)
+        before = tab.loads
         tab.press("Enter")
-        tab.wait_loaded()
+        tab.wait_loaded(before)
     assert tab.run("location.pathname") == "/"
 
 
