@@ -48,6 +48,7 @@ def recipe_of(base, out, **changes):
         # One at a time: what is generated together rounds together, and an untaught model hesitates.
         "rollouts": {"temperature": 0.0, "max_steps": 3, "max_new_tokens": 32, "concurrency": 1},
         "replay": {"share": 0.0},
+        "lessons": {"agreed": 1},
         "max_steps": 1,
         "batch": {"sessions": 2},
         "recovery": {"cases": 1, "seed": 13},

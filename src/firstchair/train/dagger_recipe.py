@@ -16,7 +16,7 @@ from firstchair.train.config import MOST, Batch, OverLong, RunRecipe, type_or
 class DaggerTasks(Strict):
     """Tasks of the embedded desk; each round plays others."""
 
-    per_round: int = Field(default=200, ge=1, le=1_000_000)
+    per_round: int = Field(default=250, ge=1, le=1_000_000)
     seed: int = Field(default=2, ge=0, le=MAX_SEED)
 
 
@@ -37,7 +37,7 @@ class Beta(Strict):
 class DaggerRollouts(Strict):
     """How the learner plays."""
 
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=0.7, ge=0)
     """0 always takes the likeliest token; above it the learner errs in more ways."""
     max_new_tokens: int = Field(default=128, ge=1, le=MOST)
     """Of one action."""
@@ -129,9 +129,10 @@ TeacherSpec = Annotated[
 class LessonCaps(Strict):
     """The most lessons of each kind that one episode gives."""
 
-    derailed: int = Field(default=4, ge=0, le=MOST)
-    recovery: int = Field(default=4, ge=0, le=MOST)
-    agreed: int = Field(default=1, ge=0, le=1)
+    derailed: int = Field(default=6, ge=0, le=MOST)
+    recovery: int = Field(default=8, ge=0, le=MOST)
+    agreed: int = Field(default=0, ge=0, le=1)
+    """For runs without earlier records to replay: they keep what the learner does right."""
     branch_steps: int = Field(default=12, ge=1, le=MOST)
     """The most steps that the teacher shows out of a derailed state."""
 
@@ -161,7 +162,7 @@ class DaggerRecipe(RunRecipe):
     rounds: int = Field(default=1, ge=1, le=1000)
     tasks: DaggerTasks = DaggerTasks()
     beta: Beta = Beta()
-    noise: float = Field(default=0.15, ge=0, le=1)
+    noise: float = Field(default=0.2, ge=0, le=1)
     """Share of steps at which a scripted mistake is made in the learner's place, for it to recover from."""
     rollouts: DaggerRollouts = DaggerRollouts()
     teacher: TeacherSpec = ScriptedTeacher()
