@@ -61,7 +61,7 @@ from firstchair.train.dagger_teachers import check_teacher, open_teacher
 from firstchair.train.loop import Say
 from firstchair.train.models import merge_adapter, pick_device
 from firstchair.train.precision import settled
-from firstchair.train.run_dir import RunDir, RunRecord, begin_record, check_same_run, new_run, write_record
+from firstchair.train.run_dir import RunDir, begin_record, open_run, refuse_both
 from firstchair.train.sft import train_sft
 from firstchair.train.tokenising import ProgressMaker
 
@@ -94,8 +94,7 @@ def train_dagger(
     anything is played, ``RunFailed`` when a round gives nothing to learn or training fails, ``KeyboardInterrupt``
     after Ctrl-C.
     """
-    if resume and force:
-        raise ConfigError("--resume continues a run and --force replaces it; give one of them")
+    refuse_both(resume=resume, force=force)
     recipe, started = settled(recipe), time.perf_counter()
     check_teacher(recipe.teacher)
     if recipe.replay.records is not None and not recipe.replay.records.is_file():
@@ -108,13 +107,7 @@ def train_dagger(
         template_hash=renderer.template_hash,
         processes=1,
     )
-    run = RunDir(recipe.out)
-    if resume:
-        same = ("base_revision", "template_hash", "processes")
-        check_same_run(run.record(), recipe, {name: fields[name] for name in same})
-    else:
-        with new_run(recipe.out, force=force) as temporary:
-            write_record(temporary, recipe, RunRecord(**fields))
+    run = open_run(recipe, fields, resume=resume, force=force)
     return _Run(recipe, run, progress, say).whole(started)
 
 

@@ -181,7 +181,7 @@ class GrpoObjective:
             batch = with_columns(batch, {"old": score(scorer, batch)})
         if self.settings.kl.coefficient:
             batch = with_reference(batch, scorer, self.reference)
-        if self._kl_in_reward:
+        if self.settings.kl.in_reward:
             batch = with_columns(batch, {"advantage": self._penalised_advantages(batch)})
         for name in ("behaviour", "advantage"):
             values_K = column(batch, name)
@@ -192,15 +192,11 @@ class GrpoObjective:
         return batch
 
     @property
-    def _kl_in_reward(self) -> bool:
-        return self.settings.kl.place == "reward" and self.settings.kl.coefficient > 0
-
-    @property
     def _needs_old(self) -> bool:
         """Whether the trainer must score the tokens before the forward pass that has the graph."""
         if self.settings.off_policy.correction == "gate":
             return True
-        snapshot = self.settings.steps_per_batch > 1 or self._kl_in_reward
+        snapshot = self.settings.steps_per_batch > 1 or self.settings.kl.in_reward
         return snapshot and self.settings.policy.old == "trainer"
 
     def _penalised_advantages(self, batch: MicroBatch) -> Tensor:

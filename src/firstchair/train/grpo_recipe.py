@@ -104,7 +104,7 @@ class GrpoRecipe(RunRecipe):
                 "rollouts.staleness=1 trains on samples of older weights; set grpo.off_policy.correction (truncate "
                 "or gate) or grpo.policy.old=behaviour, so that this is corrected for"
             )
-        if self.grpo.kl.place == "reward" and self.grpo.kl.coefficient and self.grpo.advantage.mask_truncated:
+        if self.grpo.kl.in_reward and self.grpo.advantage.mask_truncated:
             raise ValueError(
                 "grpo.advantage.mask_truncated needs advantages before the reference is asked, and grpo.kl.place="
                 "reward makes them after; put the KL into the loss"

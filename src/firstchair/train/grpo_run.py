@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from firstchair.chat.renderer import Renderer
-from firstchair.core.errors import ConfigError
 from firstchair.core.progress import progress
 from firstchair.data.prompt_source import PromptSource
 from firstchair.engines.base import Sampling
@@ -33,15 +32,7 @@ from firstchair.train.reference import Reference
 from firstchair.train.rl_tasks import OpenEnvironment, open_environment
 from firstchair.train.rollout_batches import RolloutBatches
 from firstchair.train.rollout_source import Course, LoopThread, RolloutSource
-from firstchair.train.run_dir import (
-    RunDir,
-    RunRecord,
-    RunResult,
-    begin_record,
-    check_same_run,
-    new_run,
-    write_record,
-)
+from firstchair.train.run_dir import RunDir, RunResult, begin_record, open_run, refuse_both
 from firstchair.train.sft_inputs import Learner, load_learner
 from firstchair.train.tokenising import ProgressMaker
 
@@ -76,12 +67,11 @@ def train_grpo(
     answer from a bad one is a ``ConfigError``), ``RunFailed`` when the run itself fails, ``KeyboardInterrupt`` after
     Ctrl-C (a checkpoint is then saved).
     """
-    if resume and force:
-        raise ConfigError("--resume continues a run and --force replaces it; give one of them")
+    refuse_both(resume=resume, force=force)
     recipe = settled(recipe)
     if (advice := precision_advice(recipe)) is not None:
         say(advice)
-    renderer, run = Renderer.from_pretrained(recipe.model), RunDir(recipe.out)
+    renderer = Renderer.from_pretrained(recipe.model)
     environment = open_environment(recipe.environment, recipe.rollouts)
     prompts = PromptSource[Task](environment.tasks, seed=recipe.seed)
     fields = begin_record(
@@ -91,12 +81,7 @@ def train_grpo(
         template_hash=renderer.template_hash,
         processes=1,
     )
-    if resume:
-        same = ("base_revision", "template_hash", "processes")
-        check_same_run(run.record(), recipe, {name: fields[name] for name in same})
-    else:
-        with new_run(recipe.out, force=force) as temporary:
-            write_record(temporary, recipe, RunRecord(**fields))
+    run = open_run(recipe, fields, resume=resume, force=force)
     done, seconds = run.finished(), 0.0
     if done is None or not run.model.is_dir():
         started = time.perf_counter()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from firstchair.core.errors import ConfigError
 from firstchair.engines.weights import weights_revision
 from firstchair.train.config import RecordRecipe
 from firstchair.train.dist import World, join_world, leave_world
@@ -24,6 +23,7 @@ from firstchair.train.run_dir import (
     begin_record,
     check_same_run,
     new_run,
+    refuse_both,
     write_record,
 )
 from firstchair.train.sft_inputs import Inputs, Learner, load_learner, read_inputs, read_tokens, sample_spans
@@ -89,8 +89,7 @@ def train_on_records(
     threads. Raises ``ConfigError``, ``DataError`` or ``IntegrityError`` before anything is trained, ``RunFailed``
     when the run itself fails, ``KeyboardInterrupt`` after Ctrl-C (a checkpoint is then saved).
     """
-    if resume and force:
-        raise ConfigError("--resume continues a run and --force replaces it; give one of them")
+    refuse_both(resume=resume, force=force)
     recipe = settled(recipe)
     world = join_world()
     if world.is_main and (advice := precision_advice(recipe)) is not None:
@@ -122,8 +121,7 @@ def _train(
     )
     sources: dict[str, Any] = {"train": inputs.train.source, "dev": inputs.dev.source if inputs.dev else None}
     if resume:
-        names = ("base_revision", "template_hash", "processes")
-        check_same_run(run.record(), recipe, {**{name: fields[name] for name in names}, **sources})
+        check_same_run(run.record(), recipe, fields, **sources)
     elif world.is_main:
         with new_run(recipe.out, force=force) as temporary:
             train, dev = read_tokens(recipe, inputs, RunDir(temporary), progress)

@@ -87,6 +87,11 @@ class KlPenalty(Strict):
             )
         return self
 
+    @property
+    def in_reward(self) -> bool:
+        """Whether it is taken off the reward: advantages are then made by the objective, of what is left."""
+        return self.place == "reward" and self.coefficient > 0
+
 
 class OffPolicy(Strict):
     """What is done where trainer and sampler give one token different probabilities."""

@@ -159,8 +159,7 @@ class RolloutBatches:
 
     def _with_value(self, example: Example, advantage: float | None, reward: float | None) -> Example:
         """The example with the column that the objective wants; what has no grade is NaN there."""
-        in_reward = self._recipe.grpo.kl.place == "reward" and self._recipe.grpo.kl.coefficient > 0
-        name, value = ("reward", reward) if in_reward else ("advantage", advantage)
+        name, value = ("reward", reward) if self._recipe.grpo.kl.in_reward else ("advantage", advantage)
         filled = np.full(len(example), math.nan if value is None else value, np.float32)
         return replace(example, columns={**example.columns, name: filled})
 

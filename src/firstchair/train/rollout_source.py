@@ -127,8 +127,8 @@ class RolloutSource:
         self.total_work = course.batches * course.rollouts_per_batch
         self._batches, self._weights, self._thread, self._course = batches, weights, thread, course
         self._made, self._flat = 0, 0
-        self._served: list[str] = []
-        """Revisions that were pushed, the newest last."""
+        self._served: str | None = None
+        """The revision that was pushed last; ``None``: none yet."""
         self._pending: Future[Batch] | None = None
         self._ready: Batch | None = None
         """What a checkpoint had rolled out ahead."""
@@ -189,19 +189,18 @@ class RolloutSource:
 
     def _push(self) -> None:
         expected = self._weights.expected()
-        self._served.append(self._thread.call(self._weights.push(expected)))
+        self._served = self._thread.call(self._weights.push(expected))
 
     def _check_weights(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """A batch rolled out ahead was begun after the last push but one; every other after the last."""
-        if not self._served:  # it came out of a checkpoint
+        """Every batch was begun after the last push."""
+        if self._served is None:  # it came out of a checkpoint
             return
-        allowed = {self._served[-1]}
         for line in lines:
-            odd = set(line["weights"]) - allowed
+            odd = set(line["weights"]) - {self._served}
             if odd:
                 raise RunFailed(
                     f"rollout {line['task_id']}#{line['sample']} was sampled by weights {sorted(odd)[0][:12]}; "
-                    f"expected {self._served[-1][:12]}, the newest that the engine was given before it began"
+                    f"expected {self._served[:12]}, the newest that the engine was given before it began"
                 )
 
     def _ahead(self) -> Batch:

@@ -176,10 +176,35 @@ def write_result(run: RunDir, result: RunResult) -> None:
     write_text(run.result, dumps(msgspec.to_builtins(result)) + "\n", force=True)
 
 
-def check_same_run(record: RunRecord, recipe: RunRecipe, inputs: dict[str, object]) -> None:
+SAME = ("base_revision", "template_hash", "processes")
+"""Fields of ``RunRecord`` that no resumed run may change, whatever it trains on."""
+
+
+def refuse_both(*, resume: bool, force: bool) -> None:
+    """Raise ``ConfigError`` when a run is to be continued and replaced."""
+    if resume and force:
+        raise ConfigError("--resume continues a run and --force replaces it; give one of them")
+
+
+def open_run(recipe: RunRecipe, fields: dict[str, Any], *, resume: bool, force: bool) -> RunDir:
+    """The directory of a run that makes its own data: a new one, or the one to resume, checked.
+
+    ``fields``: what ``begin_record`` gives.
+    """
+    run = RunDir(recipe.out)
+    if resume:
+        check_same_run(run.record(), recipe, fields)
+    else:
+        with new_run(recipe.out, force=force) as temporary:
+            write_record(temporary, recipe, RunRecord(**fields))
+    return run
+
+
+def check_same_run(record: RunRecord, recipe: RunRecipe, fields: dict[str, Any], **sources: object) -> None:
     """Raise unless a resumed run has the recipe, data, base and template that it began with.
 
-    ``inputs`` are fields of ``RunRecord`` as they are now. ``ConfigError`` lists the recipe fields that differ.
+    ``fields`` (what ``begin_record`` gives) and ``sources`` are fields of ``RunRecord`` as they are now.
+    ``ConfigError`` lists the recipe fields that differ.
     """
     if record.recipe_sha256 != recipe.sha256():
         saved = type(recipe).model_validate(record.recipe).shaping()
@@ -188,7 +213,7 @@ def check_same_run(record: RunRecord, recipe: RunRecipe, inputs: dict[str, objec
             "--resume: the recipe is not the one that the run began with; put these back, or start anew:\n"
             + "\n".join(lines)
         )
-    for name, now in inputs.items():
+    for name, now in {**{name: fields[name] for name in SAME}, **sources}.items():
         if getattr(record, name) != now:
             raise IntegrityError(
                 f"{name} was {getattr(record, name)!r} when the run began and is {now!r}; put it back, or start anew",
