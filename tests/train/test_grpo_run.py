@@ -1,8 +1,11 @@
 import json
+import shutil
 
 import pytest
 import torch
 
+from firstchair.chat.renderer import Renderer
+from firstchair.chat.trained import trained_renderer, write_rendering
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.transformers_engine import TransformersEngine
@@ -159,6 +162,14 @@ def test_an_adapter_learns_and_answers(base, tmp_path):
     assert all(line["behaviour_diff_max"] < 1e-3 for line in run.metrics)
     assert run.metrics[0]["reference_kl"] == pytest.approx(0.0, abs=1e-5)
     assert abs(run.metrics[-1]["reference_kl"]) > 0
+
+
+def test_a_policy_is_prompted_as_it_was_trained(base, tmp_path):
+    model = tmp_path / "respaced"
+    shutil.copytree(base, model)
+    write_rendering(Renderer.from_pretrained(model, arguments="respaced"), model)
+    run = train_grpo(recipe_of(model, tmp_path / "run"))
+    assert trained_renderer(run.model_dir).arguments == "respaced"
 
 
 def test_several_steps_on_one_batch(base, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from firstchair.chat.renderer import Renderer
+from firstchair.chat.trained import trained_renderer
 from firstchair.core.progress import progress
 from firstchair.data.prompt_source import PromptSource
 from firstchair.engines.base import Sampling
@@ -71,7 +72,7 @@ def train_grpo(
     recipe = settled(recipe)
     if (advice := precision_advice(recipe)) is not None:
         say(advice)
-    renderer = Renderer.from_pretrained(recipe.model)
+    renderer = trained_renderer(recipe.model)
     environment = open_environment(recipe.environment, recipe.rollouts)
     prompts = PromptSource[Task](environment.tasks, seed=recipe.seed)
     fields = begin_record(
