@@ -5,11 +5,10 @@ import random
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
 
 import pytest
 from tests.gateway.test_serve import WAIT_S, served
-from tests.services import missing
+from tests.services import full, small_disk
 
 from firstchair.core.errors import RunFailed
 from firstchair.gateway.control.keys import KeyLimits
@@ -26,31 +25,8 @@ LARGE = 400_000
 
 @pytest.fixture
 def disk(tmp_path):
-    """An empty file system of ``DISK_MB``."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        missing("file system of our own", "run the tests as a user that may mount a tmpfs")
-    try:
+    with small_disk(tmp_path / "disk", DISK_MB) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@contextmanager
-def full(disk):
-    """``disk`` without a byte left."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-        while True:
-            file.write(bytes(4096))
-    try:
-        yield
-    finally:
-        filler.unlink()
 
 
 def ask_large(gateway, **more):

@@ -1,8 +1,10 @@
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
+from tests.services import full, small_disk
 
 from firstchair.chat.renderer import Renderer
 from firstchair.chat.trained import trained_renderer, write_rendering
@@ -14,10 +16,13 @@ from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.traces.session_file import read_catalogs
 from firstchair.train.base_model import copy_base_model
+from firstchair.train.checkpoints import list_checkpoints
 from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.grpo_run import train_grpo
 from firstchair.train.metrics import read_metrics
+from firstchair.train.rollout_batches import RolloutBatches
 from firstchair.train.rollout_source import RolloutSource
+from firstchair.train.trainer import Trainer
 
 # The base model completes no task of the desk, and its episodes differ in length: a reward that has a gradient.
 REWARD = {
@@ -236,6 +241,74 @@ def test_a_verifier_that_goes_down_stops_the_run_with_its_reason(base, tmp_path,
     monkeypatch.undo()
     resumed = train_grpo(recipe_of(base, tmp_path / "run", environment=environment), resume=True)
     assert [line["step"] for line in resumed.metrics] == [1, 2, 3]
+
+
+def test_a_batch_ahead_that_fails_takes_no_finished_step_along(base, tmp_path, monkeypatch):
+    make = RolloutBatches.make
+
+    async def down(self, cursor):
+        if cursor > 0:
+            raise RunFailed("the judge is down")
+        return await make(self, cursor)
+
+    changes = {
+        "rollouts": {"prompts": 2, "samples": 2, "max_steps": 1, "max_new_tokens": 24, "staleness": 1},
+        "grpo": {"policy": {"old": "behaviour"}},
+    }
+    monkeypatch.setattr(RolloutBatches, "make", down)
+    with pytest.raises(RunFailed, match="the judge is down"):
+        train_grpo(recipe_of(base, tmp_path / "run", **changes))
+    monkeypatch.undo()
+    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == ["step-00000001"]
+    resumed = train_grpo(recipe_of(base, tmp_path / "run", **changes), resume=True)
+    assert [line["step"] for line in resumed.metrics] == [1, 2, 3]
+    tasks = [line["task_id"] for line in lines_of(resumed.run_dir) if line["sample"] == 0]
+    assert len(set(tasks[:5])) == 5
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "log"])
+def test_a_full_disk_stops_the_run_and_nothing_is_lost_once_there_is_space(
+    base, finished, tmp_path, monkeypatch, place
+):
+    owner, name = (Trainer, "save") if place == "checkpoint" else (RolloutSource, "_note")
+    write, calls = getattr(owner, name), []
+
+    with small_disk(tmp_path / "disk", 128) as disk:
+
+        def crowded(self, *given):
+            calls.append(1)
+            with full(disk) if len(calls) == 2 else nullcontext():
+                return write(self, *given)
+
+        monkeypatch.setattr(owner, name, crowded)
+        with pytest.raises(RunFailed, match=r"cannot write.*free space and resume"):
+            train_grpo(recipe_of(base, disk / "run"))
+        assert len(calls) == 2
+        resumed = train_grpo(recipe_of(base, disk / "run"), resume=True)
+        assert reproducible(resumed.run_dir) == reproducible(finished.run_dir)
+        played = [
+            [(line["batch"], line["task_id"], line["sample"]) for line in lines_of(run)]
+            for run in (finished.run_dir, resumed.run_dir)
+        ]
+        assert played[0] == played[1]
+
+
+def test_an_engine_that_ends_in_mid_batch_stops_the_run_and_a_new_one_goes_on(base, finished, tmp_path, monkeypatch):
+    generate, asked = TransformersEngine.generate, []
+
+    async def ending(self, *given, **named):
+        asked.append(1)
+        if len(asked) == 3:  # each batch asks twice: the first action of all its episodes, then the second
+            await self.close()
+        async for answered in generate(self, *given, **named):
+            yield answered
+
+    monkeypatch.setattr(TransformersEngine, "generate", ending)
+    with pytest.raises(RunFailed, match="closed"):
+        train_grpo(recipe_of(base, tmp_path / "run"))
+    monkeypatch.undo()
+    resumed = train_grpo(recipe_of(base, tmp_path / "run"), resume=True)
+    assert reproducible(resumed.run_dir) == reproducible(finished.run_dir)
 
 
 def test_a_reward_of_measures_alone_is_refused_before_anything_is_trained(base, tmp_path):

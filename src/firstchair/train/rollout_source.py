@@ -13,6 +13,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -212,10 +213,14 @@ class RolloutSource:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def state(self) -> bytes:
-        """How many batches were made, and the one that was rolled out ahead, if any: it is waited for."""
+        """How many batches were made, and the one that was rolled out ahead, if any: it is waited for.
+
+        What fails ahead does not take the step before it along: that is saved, and ``feed`` raises the reason.
+        """
         ahead = None
-        if self._course.staleness and (self._ready is not None or self._pending is not None):
-            ahead = _packed(self._ahead())
+        if self._ready is not None or self._pending is not None:
+            with suppress(Exception):
+                ahead = _packed(self._ahead())
         return msgspec.msgpack.encode({"made": self._made, "flat": self._flat, "ahead": ahead})
 
     def restore(self, state: bytes) -> None:
