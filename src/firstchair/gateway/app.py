@@ -27,8 +27,8 @@ from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, Fail
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange, shown
 from firstchair.gateway.http_server import ON_LEAVING, has_left, nobody
+from firstchair.gateway.json_bytes import encoded
 from firstchair.gateway.limits import Reservation
-from firstchair.gateway.outbound import encoded
 from firstchair.gateway.records import Outcome
 from firstchair.gateway.reports import Reports
 from firstchair.gateway.shadow import Shadows

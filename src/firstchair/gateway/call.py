@@ -14,7 +14,7 @@ from firstchair.core.errors import BadRequest
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.dialects.base import ChatRequest, Dialect, Failure
-from firstchair.gateway.outbound import encoded
+from firstchair.gateway.json_bytes import encoded
 from firstchair.gateway.setup import Setup
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]

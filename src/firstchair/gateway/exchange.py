@@ -35,11 +35,11 @@ from firstchair.gateway.dialects.base import (
 from firstchair.gateway.dialects.body import with_fitting_ids
 from firstchair.gateway.dialects.failures import failure_in
 from firstchair.gateway.ending import Ending
+from firstchair.gateway.json_bytes import encoded
 from firstchair.gateway.limits import Reservation
 from firstchair.gateway.outbound import (
     Outbound,
     constrained,
-    encoded,
     forwarded,
     has_unsigned_thinking,
     target_for,

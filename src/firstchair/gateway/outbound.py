@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,9 +11,9 @@ from firstchair.chat.messages import Tool, ToolCall
 from firstchair.gateway.config import Provider
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.dialects.base import ChatRequest, Dialect, Target, ToolChoice
+from firstchair.gateway.json_bytes import encoded
 
 _LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
-_encode = msgspec.json.Encoder().encode
 
 
 class Outbound(NamedTuple):
@@ -106,11 +105,3 @@ def constrained(request: ChatRequest, calls: Sequence[ToolCall]) -> ChatRequest:
 
 def _strict(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {**extra, "openai": {**extra.get("openai", {}), "strict": True}}
-
-
-def encoded(body: Any) -> bytes:
-    """JSON bytes, integers of any size kept."""
-    try:
-        return _encode(body)
-    except (OverflowError, msgspec.MsgspecError):
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()

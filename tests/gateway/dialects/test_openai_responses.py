@@ -133,6 +133,12 @@ def test_output_sent_back_as_input_is_the_message_that_was_answered(given):
     assert request.messages[1:] == ((given.message,) if output else ())
 
 
+def test_a_stream_tells_tools_back_with_numbers_of_any_size():
+    huge = {**TOOL, "parameters": {"type": "object", "maxProperties": 10**30}}
+    got = frames(written(events_of(ANSWERS["text"]), ask(tools=[huge])))
+    assert got[-1][1]["response"]["tools"][0]["parameters"]["maxProperties"] == 10**30
+
+
 def test_endings():
     statuses = {
         name: (body["status"], (body["incomplete_details"] or {}).get("reason"), body["output"][-1]["status"])

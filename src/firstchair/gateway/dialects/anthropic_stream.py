@@ -33,6 +33,7 @@ from firstchair.gateway.dialects.collect import bad_answer, derived_finish, even
 from firstchair.gateway.dialects.failures import anthropic_error, failure_in
 from firstchair.gateway.dialects.sse import encode
 from firstchair.gateway.dialects.usage import counts_from_anthropic, counts_to_anthropic
+from firstchair.gateway.json_bytes import encoded
 
 _MESSAGE = frozenset({"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"})
 _CALL = frozenset({"type", "id", "name", "input"})
@@ -439,4 +440,4 @@ def _input_text(arguments: str) -> str:
 
 
 def _event(kind: str, fields: dict[str, Any]) -> bytes:
-    return encode(kind, orjson.dumps({"type": kind, **fields}))
+    return encode(kind, encoded({"type": kind, **fields}))

@@ -51,6 +51,7 @@ from firstchair.gateway.dialects.responses_object import (
     usage_from_responses,
     usage_to_responses,
 )
+from firstchair.gateway.json_bytes import encoded
 
 _KINDS: Mapping[str, Literal["message", "reasoning", "function_call"]] = {
     "text": "message",
@@ -153,7 +154,7 @@ class ResponsesWriter:
         return out
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        data = orjson.dumps({"type": name, **fields, "sequence_number": self._sequence})
+        data = encoded({"type": name, **fields, "sequence_number": self._sequence})
         self._sequence += 1
         return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
