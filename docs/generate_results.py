@@ -32,21 +32,32 @@ ROWS = {
 """Metric of the summary → what the table calls it."""
 
 
+MODELS = {"baseline": ("base", "before"), "sft": ("trained", "after"), "rl": ("reinforced", "rl")}
+"""Model of the summary → what the table calls it, what the summary calls its episodes."""
+
+
 def table(summary: dict[str, Any]) -> str:
     """The results as a Markdown table with 95% intervals."""
-    lines = ["| | base | trained | n |", "| --- | --- | --- | --- |"]
-    for name, title in ROWS.items():
-        lines.append(row(title, summary["baseline"][name], summary["sft"][name]))
-        if name == "strict_pass":
+    names = [name for name in MODELS if name in summary]
+    heads = " | ".join(MODELS[name][0] for name in names)
+    lines = [f"| | {heads} | n |", "| --- |" + " --- |" * (len(names) + 1)]
+    for metric, title in ROWS.items():
+        lines.append(row(title, [summary[name][metric] for name in names]))
+        if metric == "strict_pass":
             kinds = summary["strict_pass_by_kind"]
-            lines += [row(f"… of {kind}", found, kinds["sft"][kind]) for kind, found in kinds["baseline"].items()]
+            lines += [row(f"… of {kind}", [kinds[name][kind] for name in names]) for kind in kinds["baseline"]]
     alive = summary["completion"]
-    lines.append(row("tasks completed in the desk", alive["before"], alive["after"]))
+    lines.append(row("tasks completed in the desk", [alive[MODELS[name][1]] for name in names]))
     options, seconds, golden = summary["options"], summary["seconds"], summary["golden_sha256"]
     epochs = f"{options['epochs']:g} epoch{'' if options['epochs'] == 1 else 's'}"
     size = f"{options['sessions']:,} training sessions, {epochs}, seed {options['seed']}"
     time = f"{seconds['total']:.0f} seconds in all, {seconds['train']:.0f} of them training"
     lines += ["", f"{size}, golden set `{golden[:12]}`. {time}."]
+    if (cases := summary.get("recovery_cases")) is not None:
+        lines.append(
+            f"Put behind a mistake, the model completes {rate(cases['grpo'])} of {cases['grpo']['n']} tasks "
+            f"after GRPO, and {rate(cases['dagger'])} after the DAgger round."
+        )
     return "\n".join(lines)
 
 
@@ -56,19 +67,22 @@ def seeds(summaries: Sequence[dict[str, Any]]) -> str:
         return ""
     lines = [
         *("", "", "Every seed that was run draws other tasks, recordings and a golden set of its own:", ""),
-        *("| seed | pass, strict | malformed | tasks completed | seconds |", "| --- | --- | --- | --- | --- |"),
+        "| seed | pass, strict | malformed | tasks completed | the same when reinforced | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for summary in summaries:
         cells = [summary["sft"]["strict_pass"], summary["sft"]["malformed"], summary["completion"]["after"]]
-        figures = " | ".join(map(rate, cells))
+        last = rate(summary["completion"]["rl"]) if "rl" in summary else "–"
+        figures = " | ".join([*map(rate, cells), last])
         lines.append(f"| {summary['options']['seed']} | {figures} | {summary['seconds']['total']:.0f} |")
     return "\n".join(lines)
 
 
-def row(title: str, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """One line; where the two counts differ, both are given."""
-    counts = f"{before['n']:,}" if before["n"] == after["n"] else f"{before['n']:,}, {after['n']:,}"
-    return f"| {title} | {rate(before)} | {rate(after)} | {counts} |"
+def row(title: str, found: Sequence[dict[str, Any]]) -> str:
+    """One line; where the counts differ, all are given."""
+    counts = [f"{one['n']:,}" for one in found]
+    shown = counts[0] if len(set(counts)) == 1 else ", ".join(counts)
+    return f"| {title} | {' | '.join(map(rate, found))} | {shown} |"
 
 
 def rate(found: dict[str, Any]) -> str:

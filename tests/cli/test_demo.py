@@ -14,6 +14,7 @@ from firstchair.cli.demo_live import live_sessions
 from firstchair.cli.demo_run import Clock, DemoOptions, Scores, next_commands, run_demo, summary_of
 from firstchair.core.errors import ConfigError
 from firstchair.data.golden import GoldenSet
+from firstchair.engines.weights import weights_revision
 from firstchair.evals.completion import completion
 from firstchair.evals.run_record import load_run
 from firstchair.gateway.control.store import ControlStore
@@ -26,17 +27,19 @@ from firstchair.traces.store import TraceStore
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "run"
-    run_demo(DemoOptions(out=out, sessions=24, golden=6, episodes=2, epochs=1.0))
+    run_demo(DemoOptions(out=out, sessions=24, golden=6, episodes=2, grpo_batches=1, dagger_episodes=4))
     return out
 
 
 def test_every_rate_of_the_summary_has_its_count_and_interval(out):
     summary = json.loads((out / "summary.json").read_text())
     expected = {"options", "baseline", "sft", "strict_pass_by_kind", "completion", "golden_sha256", "seconds"}
-    assert summary.keys() == expected | {"gates", "gateway"}
-    record = json.loads((out / "gates.json").read_text())
-    assert summary["gates"] == {gate["name"]: gate["verdict"] for gate in record["gates"]}
-    assert len(summary["gates"]) == 6
+    assert summary.keys() == expected | {"rl", "recovery_cases", "gates", "gateway"}
+    assert list(summary["gates"]) == ["baseline", "sft", "rl"]
+    for name, verdicts in summary["gates"].items():
+        record = json.loads((out / "gates" / f"{name}.json").read_text())
+        assert verdicts == {gate["name"]: gate["verdict"] for gate in record["gates"]}
+        assert len(verdicts) == 6
     for kinds in summary["strict_pass_by_kind"].values():
         assert kinds.keys() == {"convention tools", "final reply", "universal tools"}
     assert summary["options"] == {
@@ -45,10 +48,13 @@ def test_every_rate_of_the_summary_has_its_count_and_interval(out):
         "episodes": 2,
         "mistake_rate": 0.04,
         "epochs": 1.0,
+        "reinforce": True,
+        "grpo_batches": 1,
+        "dagger_episodes": 4,
         "seed": 0,
     }
-    assert summary["completion"].pop("errors") == {"before": {}, "after": {}}
-    for part in ("baseline", "sft", "completion"):
+    assert summary["completion"].pop("errors") == {"before": {}, "after": {}, "rl": {}}
+    for part in ("baseline", "sft", "rl", "completion", "recovery_cases"):
         for name, rate in summary[part].items():
             assert rate.keys() == {"value", "n", "low", "high"}, name
             if rate["n"]:
@@ -65,7 +71,7 @@ def test_episodes_that_failed_are_told_with_their_reasons(out):
 
     run, golden = load_run(out / "sft"), GoldenSet.load(out / "golden")
     before, after = (Scores(run, asyncio.run(played(fault))) for fault in ("", "step"))
-    told = summary_of(DemoOptions(out=out), before, after, golden, Clock())["completion"]
+    told = summary_of(DemoOptions(out=out), {"baseline": before, "sft": after}, golden, Clock())["completion"]
     assert told["after"]["n"] == 1
     assert told["errors"] == {"before": {}, "after": {"environment.step": 1}}
 
@@ -74,12 +80,27 @@ def test_both_runs_are_on_the_one_frozen_set(out):
     golden = GoldenSet.load(out / "golden")
     summary = json.loads((out / "summary.json").read_text())
     assert summary["golden_sha256"] == golden.set_sha256
-    for name in ("baseline", "sft"):
+    for name in ("baseline", "sft", "rl"):
         run = load_run(out / name)
         assert run.finished
         assert run.record.golden.set_sha256 == golden.set_sha256
     assert golden.manifest.leakage
     assert {row["dimension"] for row in map(json.loads, (out / "corrections.jsonl").open())} > {"confirmed"}
+
+
+def test_the_reinforced_model_began_as_the_trained_one_and_took_the_slot(out):
+    ready = json.loads((out / "gates" / "rl-ready.json").read_text())
+    assert (ready["kind"], ready["candidate"]["path"]) == ("rl_readiness", str(out / "sft"))
+    begun = [json.loads((out / name / "run.json").read_text())["base_revision"] for name in ("grpo", "dagger")]
+    models = [load_run(out / name).record.candidate.revision for name in ("sft", "rl")]
+    assert begun == [models[0], weights_revision(out / "grpo" / "model")]
+    assert models[1] == weights_revision(out / "dagger" / "model") not in begun
+    with ControlStore.open(out / "gateway" / "gateway.db", must_exist=True) as store:
+        promote = next(entry for entry in store.audit_log() if entry.action == "slot.promote")
+    verdicts = json.loads((out / "summary.json").read_text())["gates"]["rl"]
+    assert all(
+        f"{gate} {verdict}" in promote.details["override"] for gate, verdict in verdicts.items() if verdict != "pass"
+    )
 
 
 def test_every_call_of_the_harness_is_one_ledger_row_and_one_call_of_a_recorded_session(out):

@@ -49,11 +49,24 @@ def test_the_table_holds_rates_intervals_counts_and_the_hash():
     assert table.endswith("240 seconds in all, 160 of them training.")
 
 
+def test_a_reinforced_model_stands_beside_the_others():
+    found = summary()
+    kinds = {**found["strict_pass_by_kind"], "rl": {"final reply": rate(1.0, 200)}}
+    alive = {**found["completion"], "rl": rate(0.75, 60)}
+    cases = {"grpo": rate(0.6, 60), "dagger": rate(0.8, 60)}
+    whole = {**found, "rl": found["sft"], "strict_pass_by_kind": kinds, "completion": alive, "recovery_cases": cases}
+    table = results.table(whole)
+    assert "| | base | trained | reinforced | n |\n| --- | --- | --- | --- | --- |\n" in table
+    assert "| … of final reply | 50.0% (25.0 to 75.0) | 75.0% (25.0 to 75.0) | 100.0% (25.0 to 75.0) | 200 |" in table
+    assert "completes 60.0% (25.0 to 75.0) of 60 tasks after GRPO, and 80.0% (25.0 to 75.0) after" in table
+    assert "| 75.0% (25.0 to 75.0) | 240 |" in results.seeds([whole, whole])
+
+
 def test_every_seed_has_a_line():
     assert results.seeds([summary()]) == ""
     lines = results.seeds([summary(0), summary(7)]).split("\n")
     assert lines[-2:] == [
-        f"| {seed} | {' | '.join(['62.5% (25.0 to 75.0)'] * 2)} | 70.0% (25.0 to 75.0) | 240 |" for seed in (0, 7)
+        f"| {seed} | {' | '.join(['62.5% (25.0 to 75.0)'] * 2)} | 70.0% (25.0 to 75.0) | – | 240 |" for seed in (0, 7)
     ]
 
 

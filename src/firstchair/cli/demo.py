@@ -20,10 +20,15 @@ def demo(
     episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Live episodes, before and after.")] = 60,
     mistake_rate: Annotated[float, typer.Option(min=0.0, max=0.5, help="How often the teacher errs.")] = 0.04,
     epochs: Annotated[float, typer.Option(min=0.01, max=1000, help="Passes over the training sessions.")] = 1.0,
+    reinforce: Annotated[
+        bool, typer.Option(help="Reinforce the trained model too: RL-readiness, GRPO, one DAgger round.")
+    ] = True,
+    grpo_batches: Annotated[int, typer.Option(min=1, max=1_000_000, help="Batches of GRPO.")] = 10,
+    dagger_episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes of the DAgger round.")] = 120,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tasks, recordings and training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:
-    """Record a teacher through the gateway, train a tiny model, compare, promote it: minutes on two cores."""
+    """Record a teacher, train a tiny model, reinforce it, ask the gates, promote it: minutes on two cores."""
     from firstchair.cli.demo_run import DemoOptions, run_demo
 
     run_demo(
@@ -34,6 +39,9 @@ def demo(
             episodes=episodes,
             mistake_rate=mistake_rate,
             epochs=epochs,
+            reinforce=reinforce,
+            grpo_batches=grpo_batches,
+            dagger_episodes=dagger_episodes,
             seed=seed,
         ),
         force=force,

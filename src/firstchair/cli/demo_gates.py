@@ -1,4 +1,4 @@
-"""The demo's gates: may the trained model take the slot, against the base model that it began as?
+"""The demo's gates: may a model take the slot, against the base model that it began as?
 
 The base model is priced as the incumbent, for want of a hosted one: what is measured of cost is tokens, not money.
 """
@@ -21,16 +21,19 @@ from firstchair.evals.gate_thresholds import Thresholds
 from firstchair.evals.gates import Evidence, six_gates
 
 
-def run_gates(before: Scores, after: Scores, golden: GoldenSet, files: GatewayFiles, *, seed: int) -> GateRecord:
-    """Measure the six gates and write ``gates.json``. ``files``: what the demo wrote, episodes of both among it."""
-    played, used = read_episodes("episodes", files.out / "sft" / "episodes.jsonl")
-    played_before, used_before = read_episodes("baseline_episodes", files.out / "baseline" / "episodes.jsonl")
+def run_gates(
+    candidate: Scores, baseline: Scores, golden: GoldenSet, files: GatewayFiles, *, seed: int
+) -> GateRecord:
+    """Measure the six gates of ``candidate`` (which may be the baseline itself) and write their record."""
+    played, used = read_episodes("episodes", candidate.episodes)
+    played_before, used_before = read_episodes("baseline_episodes", baseline.episodes)
     prices = files.folder / "prices.yaml"
-    spent_before, spent, priced = run_spending(prices, after.run, before.run, CANDIDATE, INCUMBENT)
+    route = INCUMBENT if candidate is baseline else CANDIDATE
+    spent_before, spent, priced = run_spending(prices, candidate.run, baseline.run, route, INCUMBENT)
     evidence = Evidence(
-        candidate=after.run.rows,
+        candidate=candidate.run.rows,
         kinds=golden.kinds,
-        baseline=before.run.rows,
+        baseline=baseline.run.rows,
         episodes=played,
         baseline_episodes=played_before,
         spending=spent,
@@ -39,23 +42,23 @@ def run_gates(before: Scores, after: Scores, golden: GoldenSet, files: GatewayFi
     record = make_record(
         "promotion",
         six_gates(evidence, Thresholds(), seed=seed),
-        (after.run, before.run),
+        (candidate.run, baseline.run),
         golden,
         [used, used_before, priced],
         Thresholds(),
         who="demo",
         created_at=utc_now(),
         seed=seed,
-        route=str(CANDIDATE),
+        route=str(route),
         slot=SLOT,
     )
-    write_text(gates_path(files.out), dumps(sealed(record)) + "\n")
+    write_text(gates_path(files.out, candidate.run.path.name), dumps(sealed(record)) + "\n")
     return record
 
 
-def gates_path(out: Path) -> Path:
-    """Where the demo's record lies."""
-    return out / "gates.json"
+def gates_path(out: Path, name: str) -> Path:
+    """Where the record of the model lies whose replay run is ``out/name``."""
+    return out / "gates" / f"{name}.json"
 
 
 def promotion_of(record: GateRecord) -> dict[str, Any]:

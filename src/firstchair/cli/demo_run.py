@@ -3,9 +3,10 @@
 harness ──HTTP──► gateway ──HTTP──► teacher
                      └─► store ──► draft ──corrections──► golden set (frozen)
                            └─────► SFT corpus                 │
-base model ── replay, episodes (before) ◄─────────────────────┤
-    └─► train sft ── replay, episodes (after) ◄───────────────┘ ──► report.html
-            └─► gates ─► gateway: promote, outage, rollback ──► summary.json
+base model ── replay, episodes ◄──────────────────────────────┤
+    └─► train sft ── replay, episodes ◄───────────────────────┤ ──► report.html
+            └─► rl-ready ─► grpo ─► dagger ── the same ◄──────┘ ──► report-rl.html
+                    └─► gates ─► gateway: promote, outage, rollback ──► summary.json
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import asyncio
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -26,12 +27,14 @@ from rich.text import Text
 
 from firstchair.catalog.catalog import Catalog
 from firstchair.catalog.verdict import score
-from firstchair.cli.demo_gates import gates_path, run_gates
+from firstchair.cli.demo_gates import gates_path, open_gates, run_gates
 from firstchair.cli.demo_gateway import GatewayFiles
 from firstchair.cli.demo_live import gateway_summary, live_plan, live_sessions, run_live
 from firstchair.cli.demo_record import record
+from firstchair.cli.demo_reinforce import dagger, grpo, readiness, write_rl_prompts
 from firstchair.cli.demo_score import Scores, score_model
-from firstchair.cli.gates_view import print_gates
+from firstchair.cli.demo_tasks import Purpose, tasks_for
+from firstchair.cli.gates_view import print_side_by_side
 from firstchair.cli.tables import rate_row
 from firstchair.core.atomic import make_dirs, refuse_existing, write_text
 from firstchair.core.clock import utc_now
@@ -43,20 +46,22 @@ from firstchair.data.corrections import correction_from
 from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, TrainingData, build, correct, freeze
 from firstchair.data.sft import SftOptions, sft_records, write_sft
 from firstchair.data.similarity import text_shingles
-from firstchair.evals.gate_record import GateRecord, sealed
+from firstchair.evals.gate_record import GateRecord
 from firstchair.evals.metrics import measure, standard_slices
 from firstchair.evals.run_record import Run
 from firstchair.rollout.desk.definitions import desk_catalog
 from firstchair.rollout.desk.review import corrections_of
 from firstchair.rollout.desk.task import DeskTask
-from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.traces.session import Session
 from firstchair.train.base_model import copy_base_model
 
-TRAIN, GOLDEN, DEV, EPISODES, LIVE = range(5)
-"""Each stage draws its tasks from a seed of its own, so that no task is in two of them."""
+if TYPE_CHECKING:
+    from firstchair.train.dagger_figures import DaggerFigures
 
 DEV_SESSIONS = 48
+MOMENTS = {"baseline": "before", "sft": "after", "rl": "rl"}
+"""Model → what the summary calls its episodes."""
+TITLES = {"baseline": "base", "sft": "trained", "rl": "reinforced"}
 SHOWN = ("strict_pass", "lenient_pass", "tool_name", "argument_quality", "recovery", "stop_precision", "malformed")
 MARKER = "demo.json"
 """Stands in every directory that a demo made, so that ``--force`` deletes nothing else."""
@@ -72,6 +77,10 @@ class DemoOptions:
     episodes: int = 60
     mistake_rate: float = 0.04
     epochs: float = 1.0
+    reinforce: bool = True
+    """Whether the second half runs: RL-readiness, GRPO, DAgger."""
+    grpo_batches: int = 10
+    dagger_episodes: int = 120
     seed: int = 0
 
 
@@ -94,11 +103,6 @@ def _console() -> Console:
     return Console(stderr=True)
 
 
-def tasks_for(options: DemoOptions, purpose: int, count: int) -> list[DeskTask]:
-    """The tasks of one stage."""
-    return make_tasks(count, options.seed * 1000 + purpose)
-
-
 def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     """Run every stage into ``options.out`` and return the summary.
 
@@ -108,16 +112,18 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     require("train", "gateway")
     _prepare(out, force=force)
     clock, files, catalog = Clock(), GatewayFiles(out), desk_catalog()
-    wanted = {TRAIN: options.sessions, GOLDEN: options.golden, DEV: DEV_SESSIONS}
+    wanted = {Purpose.TRAIN: options.sessions, Purpose.GOLDEN: options.golden, Purpose.DEV: DEV_SESSIONS}
     with clock.stage("record", "The teacher works in the desk; all calls go through the gateway, which records them"):
-        tasks = {purpose: tasks_for(options, purpose, count) for purpose, count in wanted.items()}
+        tasks: dict[int, list[DeskTask]] = {
+            purpose: tasks_for(options.seed, purpose, count) for purpose, count in wanted.items()
+        }
         recorded, recording = record(tasks, files, mistake_rate=options.mistake_rate, seed=options.seed)
         _console().print(f"   {recording}", highlight=False)
     with clock.stage("golden", "Its mistakes are corrected from the policy; the golden set is frozen"):
-        golden = make_golden(recorded[GOLDEN], recorded[TRAIN] + recorded[DEV], catalog, out)
+        golden = make_golden(recorded[Purpose.GOLDEN], recorded[Purpose.TRAIN] + recorded[Purpose.DEV], catalog, out)
     with clock.stage("corpus", "Sessions become training records; mistakes are out of the loss"):
         records = make_corpus(recorded, catalog, out)
-    alive = tasks_for(options, EPISODES, options.episodes)
+    alive = tasks_for(options.seed, Purpose.EPISODES, options.episodes)
     base = copy_base_model(out / "base")
     with clock.stage("baseline", "The base model is replayed on the golden set, then works in the desk"):
         before = asyncio.run(score_model(base, golden, alive, out / "baseline", options.seed))
@@ -126,19 +132,53 @@ def run_demo(options: DemoOptions, *, force: bool = False) -> dict[str, Any]:
     with clock.stage("after", "The trained model is replayed on the same golden set and works in the desk"):
         after = asyncio.run(score_model(model, golden, alive, out / "sft", options.seed))
     with clock.stage("report", "Both runs are compared"):
-        write_reports(before, after, golden, out)
-    with clock.stage("gates", "Six gates ask whether it may take the slot"):
-        gates = run_gates(before, after, golden, files, seed=options.seed)
-    with clock.stage("live", "The trained model takes over the desk's calls, fails, and is rolled back"):
-        deck = tasks_for(options, LIVE, sum(live_sessions(options.episodes)) + 1)
-        plan = live_plan(deck, options.episodes)
-        live = run_live(model, plan, files, gates, mistake_rate=options.mistake_rate, seed=options.seed)
+        write_reports(before, after, golden, out / "report.html")
+    scores = {"baseline": before, "sft": after}
+    recovery: DaggerFigures | None = None
+    if options.reinforce:
+        model, recovery = reinforced(options, model, scores, golden, catalog, clock)
+        with clock.stage("after_rl", "The reinforced model is replayed on the same golden set and works in the desk"):
+            scores["rl"] = asyncio.run(score_model(model, golden, alive, out / "rl", options.seed))
+            write_reports(after, scores["rl"], golden, out / "report-rl.html")
+    with clock.stage("gates", "Six gates ask of each whether it may take the slot"):
+        gates = {name: run_gates(found, before, golden, files, seed=options.seed) for name, found in scores.items()}
+    with clock.stage("live", "The last model takes over the desk's calls, fails, and is rolled back"):
+        deck = tasks_for(options.seed, Purpose.LIVE, sum(live_sessions(options.episodes)) + 1)
+        plan, asked = live_plan(deck, options.episodes), list(gates.values())[-1]
+        live = run_live(model, plan, files, asked, mistake_rate=options.mistake_rate, seed=options.seed)
         through = gateway_summary(files, live, recording)
-    verdicts = {gate.name: str(gate.verdict) for gate in gates.gates}
-    summary = {**summary_of(options, before, after, golden, clock), "gates": verdicts, "gateway": through}
+    verdicts = {name: {gate.name: str(gate.verdict) for gate in found.gates} for name, found in gates.items()}
+    summary = {
+        **summary_of(options, scores, golden, clock, recovery),
+        "gates": verdicts,
+        "gateway": through,
+    }
     write_text(out / "summary.json", dumps(summary) + "\n")
     _show(summary, gates, out)
     return summary
+
+
+def reinforced(
+    options: DemoOptions, start: Path, scores: Mapping[str, Scores], golden: GoldenSet, catalog: Catalog, clock: Clock
+) -> tuple[Path, DaggerFigures]:
+    """The second half up to the model that it leaves, and what its DAgger round did to recovery."""
+    out, corpus = options.out, options.out / "train.jsonl"
+    with clock.stage("rl_ready", "Is the trained model fit to be reinforced?"):
+        ready = readiness(scores["sft"], scores["baseline"], golden, catalog, start, out, seed=options.seed)
+        said = "yes" if ready.passed else f"{open_gates(ready)}; the demo goes on, a run of yours should not"
+        _console().print(f"   {said}", highlight=False)
+    with clock.stage("grpo", f"GRPO: {options.grpo_batches} batches of decisions, rewarded by code"):
+        write_rl_prompts(corpus, catalog, out / "rl-prompts.jsonl")
+        better = grpo(start, out / "rl-prompts.jsonl", out / "grpo", batches=options.grpo_batches, seed=options.seed)
+    with clock.stage("dagger", f"DAgger: {options.dagger_episodes} episodes, relabelled by the desk's expert"):
+        return dagger(
+            better,
+            corpus,
+            out / "dagger",
+            episodes=options.dagger_episodes,
+            cases=options.episodes,
+            seed=options.seed,
+        )
 
 
 def _prepare(out: Path, *, force: bool) -> None:
@@ -171,7 +211,7 @@ def make_golden(sessions: Sequence[Session], training: Sequence[Session], catalo
 def make_corpus(recorded: dict[int, list[Session]], catalog: Catalog, out: Path) -> int:
     """Write the SFT corpus and its held-out part; returns the training records."""
     tools, written = catalog.tool_schemas(), 0
-    for purpose, name in ((DEV, "dev"), (TRAIN, "train")):
+    for purpose, name in ((Purpose.DEV, "dev"), (Purpose.TRAIN, "train")):
         sessions = recorded[purpose]
         corrections = [correction_from(row) for session in sessions for row in corrections_of(session)]
         records = sft_records(sessions, lambda _: tools, SftOptions(category="desk"), corrections=corrections)
@@ -180,22 +220,31 @@ def make_corpus(recorded: dict[int, list[Session]], catalog: Catalog, out: Path)
 
 
 def summary_of(
-    options: DemoOptions, before: Scores, after: Scores, golden: GoldenSet, clock: Clock
+    options: DemoOptions,
+    scores: Mapping[str, Scores],
+    golden: GoldenSet,
+    clock: Clock,
+    recovery: DaggerFigures | None = None,
 ) -> dict[str, Any]:
     """What ``summary.json`` holds; every rate as ``rate_row`` writes it. Episodes in ``errors`` are in no rate."""
-    return {
+    alive = {MOMENTS[name]: found.alive for name, found in scores.items()}
+    summary: dict[str, Any] = {
         "options": {name: value for name, value in asdict(options).items() if name != "out"},
-        "baseline": {name: rate_row(rate) for name, rate in measure(before.run.rows).items()},
-        "sft": {name: rate_row(rate) for name, rate in measure(after.run.rows).items()},
-        "strict_pass_by_kind": {"baseline": by_kind(before.run, golden), "sft": by_kind(after.run, golden)},
+        **{
+            name: {metric: rate_row(rate) for metric, rate in measure(found.run.rows).items()}
+            for name, found in scores.items()
+        },
+        "strict_pass_by_kind": {name: by_kind(found.run, golden) for name, found in scores.items()},
         "completion": {
-            "before": rate_row(before.alive.completed),
-            "after": rate_row(after.alive.completed),
-            "errors": {"before": before.alive.errors, "after": after.alive.errors},
+            **{moment: rate_row(found.completed) for moment, found in alive.items()},
+            "errors": {moment: found.errors for moment, found in alive.items()},
         },
         "golden_sha256": golden.set_sha256,
         "seconds": {**clock.seconds, "total": round(sum(clock.seconds.values()), 2)},
     }
+    if recovery is not None:
+        summary["recovery_cases"] = {"grpo": rate_row(recovery.before), "dagger": rate_row(recovery.after)}
+    return summary
 
 
 def by_kind(run: Run, golden: GoldenSet) -> dict[str, dict[str, float | int | None]]:
@@ -224,47 +273,63 @@ def train(options: DemoOptions, base: Path, out: Path) -> Path:
 
 
 def write_reports(before: Scores, after: Scores, golden: GoldenSet, out: Path) -> None:
-    """``report.html`` and ``report.json``: the trained model's run beside the base model's."""
+    """``out`` and its JSON beside it: the later model's run next to the earlier one's."""
     from firstchair.evals.report import write_report
     from firstchair.evals.report_data import Completion as ReportedCompletion
 
     alive = ReportedCompletion(before.alive.completed, after.alive.completed, after.alive.errors, before.alive.errors)
-    write_report(after.run, golden, out / "report.html", before.run, completion=alive)
+    write_report(after.run, golden, out, before.run, completion=alive)
 
 
-def _show(summary: dict[str, Any], gates: GateRecord, out: Path) -> None:
-    table = Table(title="Base model and trained model on the same frozen golden set (95% intervals)")
-    for column in ("", "base", "trained"):
-        table.add_column(column, justify="right" if column else "left")
-    for name in SHOWN:
-        table.add_row(name.replace("_", " "), _cell(summary["baseline"][name]), _cell(summary["sft"][name]))
-        if name == "strict_pass":
-            kinds = summary["strict_pass_by_kind"]
-            for kind, rate in kinds["baseline"].items():
-                table.add_row(f"  of {kind}", _cell(rate), _cell(kinds["sft"][kind]))
-    alive = summary["completion"]
-    table.add_row("episodes completed", _cell(alive["before"]), _cell(alive["after"]))
-    console = Console()
-    console.print(table)
-    for name, errors in alive["errors"].items():
+def _show(summary: dict[str, Any], gates: Mapping[str, GateRecord], out: Path) -> None:
+    console, names = Console(), list(gates)
+    console.print(_figures(summary, names))
+    for moment, errors in summary["completion"]["errors"].items():
         for reason, count in errors.items():
-            console.print(f"{count} episodes ({name} training) failed and are in no rate: {reason}", markup=False)
-    print_gates(gates, sealed(gates), gates_path(out), as_json=False)
+            console.print(f"{count} episodes ({moment}) failed and are in no rate: {reason}", markup=False)
+    print_side_by_side({TITLES[name]: record for name, record in gates.items()}, gates_path(out, names[-1]))
     _show_gateway(console, summary["gateway"])
     console.print(f"{summary['seconds']['total']:.0f} seconds. Everything lies in {out}/:")
-    for name, what in (
-        ("report.html", "the report; open it in a browser"),
-        ("summary.json", "the figures above, for machines"),
-        ("gates.json", "the sealed record of the gates"),
-        ("golden/", "the frozen golden set"),
-        ("train/model/", "the trained model; loads in transformers and vLLM"),
-        ("traces.db", "the sessions that the gateway recorded"),
-        ("gateway/", "its configuration, ledger and audit log"),
-    ):
-        console.print(f"  [bold]{name:<14}[/] {what}", highlight=False)
+    for name, what in _places(out):
+        console.print(f"  [bold]{name:<15}[/] {what}", highlight=False)
     console.print("Try next:")
     for line in next_commands(out):
         console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _figures(summary: dict[str, Any], names: Sequence[str]) -> Table:
+    """Every model's rates on the golden set and in the desk."""
+    table = Table(title="The models on the same frozen golden set and in the desk (95% intervals)")
+    for column in ("", *(TITLES[name] for name in names)):
+        table.add_column(column, justify="right" if column else "left")
+    for metric in SHOWN:
+        table.add_row(metric.replace("_", " "), *(_cell(summary[name][metric]) for name in names))
+        if metric == "strict_pass":
+            kinds = summary["strict_pass_by_kind"]
+            for kind in kinds["baseline"]:
+                table.add_row(f"  of {kind}", *(_cell(kinds[name][kind]) for name in names))
+    table.add_row("episodes completed", *(_cell(summary["completion"][MOMENTS[name]]) for name in names))
+    if "recovery_cases" in summary:
+        found = summary["recovery_cases"]
+        table.add_row("recovered, GRPO then DAgger", "", _cell(found["grpo"]), _cell(found["dagger"]))
+    return table
+
+
+def _places(out: Path) -> Iterator[tuple[str, str]]:
+    """What lies where, as far as this demo went."""
+    for name, what in (
+        ("report.html", "the report; open it in a browser"),
+        ("report-rl.html", "the reinforced model beside the trained one"),
+        ("summary.json", "the figures above, for machines"),
+        ("gates/", "the sealed records of the gates"),
+        ("golden/", "the frozen golden set"),
+        ("train/model/", "the trained model; loads in transformers and vLLM"),
+        ("dagger/model/", "the reinforced one"),
+        ("traces.db", "the sessions that the gateway recorded"),
+        ("gateway/", "its configuration, ledger and audit log"),
+    ):
+        if (out / name).exists():
+            yield name, what
 
 
 def _show_gateway(console: Console, through: dict[str, Any]) -> None:

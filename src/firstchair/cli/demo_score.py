@@ -41,6 +41,11 @@ class Scores:
     run: Run
     alive: Completion
 
+    @property
+    def episodes(self) -> Path:
+        """Its episodes, as sessions."""
+        return self.run.path / "episodes.jsonl"
+
 
 async def score_model(model: Path, golden: GoldenSet, tasks: Sequence[DeskTask], out: Path, seed: int) -> Scores:
     """Replay the golden set against ``model`` while it works in the desk."""

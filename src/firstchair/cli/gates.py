@@ -164,7 +164,7 @@ def rl_ready(
     assert runs.golden.path is not None
     inputs = [input_of(name, path) for name, path in (("catalog", catalog), ("parity", parity)) if path is not None]
     compared = (
-        read_parity(parity) if parity is not None else _compared(model, base_url) if model is not None else None
+        read_parity(parity) if parity is not None else compared_here(model, base_url) if model is not None else None
     )
     readiness = Readiness(
         candidate=runs.candidate.rows,
@@ -294,8 +294,8 @@ def _prices(table: PriceTable, file: Path, route: Route) -> Prices:
     return Prices(price.input / NANO, price.output / NANO, cached / NANO)
 
 
-def _compared(model: Path, base_url: str | None) -> Parity:
-    """Compare the model's prompts now, on the built-in cases."""
+def compared_here(model: Path, base_url: str | None) -> Parity:
+    """Compare the model's prompts on the built-in cases: with that server's, or with its template's in process."""
     from firstchair.chat.parity import HOLDS, decisions
     from firstchair.chat.parity_fixtures import fixture_cases
     from firstchair.chat.trained import trained_renderer

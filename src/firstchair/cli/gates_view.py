@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ def print_gates(record: GateRecord, sealed: dict[str, Any], out: Path, *, as_jso
     baseline = f", baseline {record.baseline.model}" if record.baseline else ""
     subject = f"{record.route} in slot {record.slot}" if record.route else record.candidate.model
     print_list([*columns, Column("verdict")], rows, title=f"{subject}{baseline}")
+    _print_outcome(record, out)
+
+
+def _print_outcome(record: GateRecord, out: Path) -> None:
+    """What did not pass and why, and where the record lies."""
     console = Console()
     for gate in record.gates:
         for line in (*_reasons(gate), *_left_out(gate)):
@@ -30,6 +36,26 @@ def print_gates(record: GateRecord, sealed: dict[str, Any], out: Path, *, as_jso
     verdict = "passed: all gates" if record.passed else f"not passed: {', '.join(counts)}"
     console.print(verdict, style="green" if record.passed else "red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"record: {out}", highlight=False, soft_wrap=True)
+
+
+def print_side_by_side(records: Mapping[str, GateRecord], out: Path) -> None:
+    """The gates of several models (title → record) on one baseline; what the last one did not pass; where it lies.
+
+    A line a gate, and below it the checks that are of no single tool.
+    """
+    last = list(records.values())[-1]
+    columns = [Column("gate", "middle", 24), *map(number, records), Column("bound")]
+    rows: list[list[str]] = []
+    for place, gate in enumerate(last.gates):
+        same = [record.gates[place] for record in records.values()]
+        rows.append([gate.name, *(str(one.verdict) for one in same), ""])
+        for check in gate.checks:
+            if not check.of:
+                found = [next((c for c in one.checks if c.metric == check.metric and not c.of), None) for one in same]
+                values = ["–" if one is None else shown(one, one.value) for one in found]
+                rows.append([f"· {check.metric}", *values, f"{check.rule} {shown(check, check.bound)}"])
+    print_list(columns, rows, title="Six gates, against the base model")
+    _print_outcome(last, out)
 
 
 def _lines(gate: Gate) -> list[list[str]]:
