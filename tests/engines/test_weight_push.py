@@ -278,3 +278,36 @@ def test_a_reply_that_was_under_way_during_a_push_names_no_revision():
     with FaultServer(script) as server:
         engine = OpenAIEngine(server.base_url, "m", options=ONE_TRY)
         assert asyncio.run(run()) == ["", "", "two"]
+
+
+def test_an_engine_that_lost_its_weights_since_the_push_is_found_out(
+    open_engine: Callable[..., TransformersEngine], checkpoints: list[Checkpoint]
+):
+    engine, (base, tuned, *_) = open_engine(checkpoints[0].model_dir), checkpoints
+
+    async def run() -> None:
+        proven = ProvenPush(InProcessWeights(engine), ITEMS, tolerance=FP32)
+        await proven.push(tuned, trainer(tuned))
+        await proven.confirm()
+        await engine.reload(base.model_dir)
+        with pytest.raises(RunFailed, match=r"no longer answers with the pushed weights.*started anew"):
+            await proven.confirm()
+
+    asyncio.run(run())
+
+
+def test_sglang_replaces_an_adapter_that_a_process_before_it_has_loaded(
+    sglang: Callable[..., tuple[FaultServer, OpenAIEngine]], checkpoints: list[Checkpoint]
+):
+    server, engine = sglang()
+
+    async def run() -> None:
+        for checkpoint in checkpoints[1:3]:
+            async with SglangWeights(engine) as weights:
+                await ProvenPush(weights, ITEMS, tolerance=FP32).push(checkpoint, trainer(checkpoint))
+        await engine.close()
+
+    asyncio.run(run())
+    commands = [seen.path.strip("/") for seen in server.seen if seen.path != "/generate"]
+    loaded = ["load_lora_adapter", "flush_cache"]
+    assert commands == [*loaded, "load_lora_adapter", "unload_lora_adapter", *loaded]

@@ -150,7 +150,9 @@ async def _once(
             response = await client.post(path, content=raw, headers={"content-type": "application/json"})
     except (TimeoutError, httpx.TimeoutException) as error:
         raise HttpFailure(
-            ErrorKind.TIMEOUT, f"no answer within {policy.read_s:g} s ({type(error).__name__})", retryable=True
+            ErrorKind.TIMEOUT,
+            f"{client.base_url}: no answer within {policy.read_s:g} s ({type(error).__name__})",
+            retryable=True,
         ) from error
     except httpx.TransportError as error:
         raise HttpFailure(

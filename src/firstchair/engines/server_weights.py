@@ -26,6 +26,9 @@ from firstchair.engines.weights import base_hashes, weights_revision
 class ServerWeights:
     """What every server has in common. Use it as an async context manager, or ``close`` it."""
 
+    needs = ""
+    """How the server must have been started to take weights."""
+
     def __init__(self, engine: HttpEngine):
         self._engine = engine
         self._retry, self._rng = engine.options.retry, random.Random(engine.options.seed)
@@ -90,8 +93,10 @@ class VllmWeights(ServerWeights):
 class VllmAdapterWeights(VllmWeights):
     """Adapters, hot-loaded under the engine's model name.
 
-    Needs ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` and ``--enable-lora``. The base is hashed on the first push only.
+    The base is hashed on the first push only.
     """
+
+    needs = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a --max-lora-rank of at least the adapter's rank"
 
     _base: tuple[Path, dict[str, str]] | None = None
 
@@ -109,10 +114,12 @@ class VllmAdapterWeights(VllmWeights):
 
 
 class VllmCheckpointWeights(VllmWeights):
-    """Whole models of the same shape.
+    """Whole models of the same shape."""
 
-    Needs ``VLLM_SERVER_DEV_MODE=1`` and ``--worker-extension-cls firstchair.engines.vllm_worker.CheckpointLoader``.
-    """
+    needs = (
+        "VLLM_SERVER_DEV_MODE=1, this package on its PYTHONPATH and "
+        "--worker-extension-cls firstchair.engines.vllm_worker.CheckpointLoader"
+    )
 
     async def push(self, checkpoint: Checkpoint) -> str:
         """Load ``checkpoint.model_dir`` and forget the keys and values of the old weights.
@@ -131,11 +138,13 @@ class VllmCheckpointWeights(VllmWeights):
 
 
 class SglangWeights(ServerWeights):
-    """An SGLang server: an adapter when the checkpoint has one (``--enable-lora``), else the whole model.
+    """An SGLang server: an adapter when the checkpoint has one, else the whole model.
 
     ``lora_name`` is the adapter's name there; requests for it carry it as SGLang's ``lora_path``, which
-    ``HttpOptions.extra_body`` of the engine adds.
+    ``SglangEngine`` adds.
     """
+
+    needs = "--enable-lora, where an adapter is pushed, and a --max-lora-rank of at least its rank"
 
     def __init__(self, engine: HttpEngine, *, lora_name: str = "policy"):
         super().__init__(engine)
@@ -149,15 +158,27 @@ class SglangWeights(ServerWeights):
             body = {"model_path": str(checkpoint.model_dir.resolve()), "weight_version": revision}
             await self._done("/update_weights_from_disk", body | {"flush_cache": True})
         else:
-            name = {"lora_name": self._lora_name}
-            # A name that is taken is refused, so the old adapter goes first; requests between the two fail.
-            if self._loaded:
-                await self._done("/unload_lora_adapter", name)
-                self._loaded = False
-            await self._done("/load_lora_adapter", name | {"lora_path": str(checkpoint.adapter.resolve())})
-            self._loaded = True
+            await self._replace_adapter(str(checkpoint.adapter.resolve()))
             await self._command("/flush_cache", {})
         return self._serves(revision)
+
+    async def _replace_adapter(self, path: str) -> None:
+        """A name that is taken is refused, so the old adapter goes first; requests between the two fail."""
+        name = {"lora_name": self._lora_name}
+        new = name | {"lora_path": path}
+        if self._loaded:
+            await self._done("/unload_lora_adapter", name)
+            self._loaded = False
+        try:
+            await self._done("/load_lora_adapter", new)
+        except HttpFailure as refused:
+            # A run that was killed has left its adapter under the name.
+            try:
+                await self._done("/unload_lora_adapter", name)
+            except HttpFailure:
+                raise refused from None
+            await self._done("/load_lora_adapter", new)
+        self._loaded = True
 
     async def score(self, items: Sequence[ScoreItem]) -> list[tuple[float, ...]]:
         """``/generate`` without a new token, from the last prompt token on."""

@@ -142,6 +142,19 @@ class ProvenPush(Generic[Weights]):
         self._known = known
         return pushed
 
+    async def confirm(self) -> None:
+        """Probe again. Raises ``RunFailed`` when the engine no longer answers as it did after the last push: it was
+        started anew, say, or was given other weights by somebody else.
+        """
+        assert self._known is not None
+        change = largest_difference(await self._weights.score(self.items), self._known.answers)
+        if not change <= self._tolerance:
+            raise RunFailed(
+                "the engine no longer answers with the pushed weights: its log-probabilities of the probe changed by "
+                f"up to {change:.2g} nats since the push (tolerance {self._tolerance:g}); was it started anew, or do "
+                "others push weights to it?"
+            )
+
     def _judge(self, new: _Known) -> Pushed:
         difference, old = largest_difference(new.answers, new.expected), self._known
         change = None if old is None else largest_difference(new.answers, old.answers)
