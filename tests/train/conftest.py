@@ -8,6 +8,7 @@ from firstchair.chat.messages import Tool, ToolCall, assistant_message, text_mes
 from firstchair.core.config import validate
 from firstchair.data.sft import SftRecord, write_sft
 from firstchair.train import attention
+from firstchair.train.base_model import copy_base_model
 from firstchair.train.config import SftRecipe
 from firstchair.train.examples import Example
 from firstchair.train.scorer import TokenScorer
@@ -30,6 +31,21 @@ def small_record(number: int) -> SftRecord:
     )
     loss = tuple(message.role == "assistant" for message in messages)
     return SftRecord(id=f"r{number}", messages=messages, loss=loss, tools=TOOLS)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory) -> Path:
+    """The model that the package ships."""
+    return copy_base_model(tmp_path_factory.mktemp("models") / "base")
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """For tiny models, which more threads slow down."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from firstchair.core.config import load_recipe, validate
 from firstchair.core.errors import ConfigError, IntegrityError, RunFailed
@@ -17,26 +16,14 @@ from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.testing.fault_server import Answer, FaultServer
 from firstchair.train import dagger_run
-from firstchair.train.base_model import copy_base_model
 from firstchair.train.dagger_figures import DaggerFigures, RoundFigures, Taught
 from firstchair.train.dagger_recipe import DaggerRecipe, ScriptedTeacher
 from firstchair.train.dagger_run import train_dagger
 from firstchair.train.dagger_teachers import open_teacher
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return copy_base_model(tmp_path_factory.mktemp("models") / "base")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def recipe_of(base, out, **changes):

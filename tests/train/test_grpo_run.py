@@ -3,7 +3,6 @@ import shutil
 from contextlib import nullcontext
 
 import pytest
-import torch
 from tests.services import full, small_disk
 
 from firstchair.chat.renderer import Renderer
@@ -15,7 +14,6 @@ from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.traces.session_file import read_catalogs
-from firstchair.train.base_model import copy_base_model
 from firstchair.train.checkpoints import list_checkpoints
 from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.grpo_run import train_grpo
@@ -24,6 +22,8 @@ from firstchair.train.rollout_batches import RolloutBatches
 from firstchair.train.rollout_source import RolloutSource
 from firstchair.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # The base model completes no task of the desk, and its episodes differ in length: a reward that has a gradient.
 REWARD = {
     "components": [
@@ -31,19 +31,6 @@ REWARD = {
         {"name": "tokens", "kind": "length", "weight": -0.01, "bounds": [0, 1000]},
     ]
 }
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return copy_base_model(tmp_path_factory.mktemp("models") / "base")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def recipe_of(base, out, **changes):

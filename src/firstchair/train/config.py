@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from firstchair.chat.renderer import Arguments
 from firstchair.core.config import Strict
@@ -22,6 +23,17 @@ Tracker = Literal["mlflow", "wandb", "trackio"]
 
 MOST = 10**9
 """Bound of every count that has no nearer one: what is above it is a typing mistake."""
+
+
+def _plain(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query:
+        raise ValueError("expected an address such as http://127.0.0.1:8000/v1, without user or query")
+    return url
+
+
+PlainUrl = Annotated[str, AfterValidator(_plain)]
+"""A server's address. No user, password or query in it: they would stand in messages."""
 
 
 class SftData(Strict):

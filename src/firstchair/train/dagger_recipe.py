@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from firstchair.core.config import Strict
 from firstchair.core.seeds import MAX_SEED
-from firstchair.train.config import MOST, Batch, OverLong, RunRecipe, type_or
+from firstchair.train.config import MOST, Batch, OverLong, PlainUrl, RunRecipe, type_or
 
 
 class DaggerTasks(Strict):
@@ -73,8 +72,7 @@ class TeacherBudget(Strict):
 class _ProviderTeacher(Strict):
     """A model behind a provider's API."""
 
-    base_url: str
-    """No user, password or query in it: they would stand in messages."""
+    base_url: PlainUrl
     model: str = Field(min_length=1)
     api_key_env: str = ""
     """Environment variable that holds the key."""
@@ -90,14 +88,6 @@ class _ProviderTeacher(Strict):
     prices: Prices | None = None
     cache: Path | None = None
     """SQLite file of answers, which several runs may share; ``teacher.sqlite`` in the run when left out."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_plain(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query:
-            raise ValueError("expected an address such as http://127.0.0.1:8000/v1, without user or query")
-        return url
 
     @model_validator(mode="after")
     def _is_priced(self) -> _ProviderTeacher:

@@ -11,6 +11,7 @@ from firstchair.core.config import Strict
 from firstchair.core.seeds import MAX_SEED
 from firstchair.rewards.composition import Composition
 from firstchair.train.config import MOST, Layout, RunRecipe, type_or
+from firstchair.train.engine_recipe import EngineSpec, InProcessEngine, shaping_of
 from firstchair.train.rl_config import Grpo
 
 
@@ -86,6 +87,7 @@ class GrpoRecipe(RunRecipe):
     """Reinforcement of a policy by groups of rollouts."""
 
     environment: EnvironmentSpec = DeskTasks()
+    engine: EngineSpec = InProcessEngine()
     reward: Composition
     rollouts: Rollouts = Rollouts()
     grpo: Grpo = Grpo()
@@ -112,7 +114,7 @@ class GrpoRecipe(RunRecipe):
         return self
 
     def shaping(self) -> dict[str, Any]:
-        """As in every run; how many environments live at once changes nothing either."""
+        """As in every run; how many environments live at once and where a server is change nothing either."""
         fields = super().shaping()
-        del fields["rollouts"]["concurrency"]
-        return fields
+        del fields["rollouts"]["concurrency"], fields["engine"]
+        return fields | shaping_of(self.engine)

@@ -14,7 +14,6 @@ from firstchair.chat.trained import trained_renderer
 from firstchair.core.progress import progress
 from firstchair.data.prompt_source import PromptSource
 from firstchair.engines.base import Sampling
-from firstchair.engines.transformers_engine import TransformersEngine
 from firstchair.engines.weights import weights_revision
 from firstchair.rewards.grading import Grader
 from firstchair.rewards.judge_server import open_judge
@@ -27,13 +26,13 @@ from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.loop import Job, Say, run_job, settings_of
 from firstchair.train.metrics import read_metrics
 from firstchair.train.models import model_vocab_size
-from firstchair.train.policy_engine import InMemoryPush
 from firstchair.train.precision import precision_advice, settled
 from firstchair.train.reference import Reference
 from firstchair.train.rl_tasks import OpenEnvironment, open_environment
 from firstchair.train.rollout_batches import RolloutBatches
 from firstchair.train.rollout_source import Course, LoopThread, RolloutSource
 from firstchair.train.run_dir import RunDir, RunResult, begin_record, open_run, refuse_both
+from firstchair.train.samplers import open_sampler
 from firstchair.train.sft_inputs import Learner, load_learner
 from firstchair.train.tokenising import ProgressMaker
 
@@ -109,19 +108,16 @@ def _reinforce(
     with ExitStack() as stack:
         thread = stack.enter_context(LoopThread())
         grader = stack.enter_context(_grader(recipe, environment, thread))
+        # Before the model is loaded: a server that is not there is told at once.
+        sampler = stack.enter_context(open_sampler(recipe, renderer, run, thread))
         learner = load_learner(recipe, recipe.batch.layout)
-        engine = stack.enter_context(_engine(recipe, renderer, thread))
         sampling = Sampling(max_new_tokens=recipe.rollouts.max_new_tokens, temperature=1.0)
-        policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
-        batches = RolloutBatches(
+        policy = EnginePolicy(sampler.engine, renderer, sampling, record_tokens=False)
+        played = RolloutBatches(
             recipe, environment, prompts, policy, grader, vocab_size=model_vocab_size(recipe.model)
         )
-        source = RolloutSource(
-            batches,
-            InMemoryPush(learner.scorer, engine, learner.layout),
-            thread,
-            _course(recipe, run, len(environment.tasks)),
-        )
+        batches, push = sampler.connect(learner, played)
+        source = RolloutSource(batches, push, thread, _course(recipe, run, len(environment.tasks)))
         return run_job(_job(recipe, renderer, learner, source), run, ALONE, progress)
 
 
@@ -162,12 +158,3 @@ def _grader(recipe: GrpoRecipe, environment: OpenEnvironment, thread: LoopThread
     finally:
         if judge is not None:
             thread.call(judge.close())
-
-
-@contextmanager
-def _engine(recipe: GrpoRecipe, renderer: Renderer, thread: LoopThread) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(recipe.model, renderer)
-    try:
-        yield engine
-    finally:
-        thread.call(engine.close())

@@ -1,9 +1,9 @@
-"""The engine in this process as the trainer's sampler: weights from memory, and the proof that they answer."""
+"""The trainer's weights into the engine that samples, and the proof that they answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from firstchair.engines.scoring import ScoreItem
 from firstchair.engines.transformers_engine import TransformersEngine
-from firstchair.engines.weight_push import TOLERANCE, ProvenPush, WeightsInMemory
+from firstchair.engines.weight_push import TOLERANCE, ProvenPush, WeightPush, Weights, WeightsInMemory
 from firstchair.train.batching import collate
 from firstchair.train.config import BatchLayout
 from firstchair.train.examples import Example
@@ -21,13 +21,24 @@ from firstchair.train.scorer import TokenScorer
 PROBE_PROMPTS, PROBE_PROMPT_TOKENS, PROBE_TOKENS = 2, 24, 8
 
 
-class InMemoryPush:
-    """Weights of ``scorer`` to ``engine``; see ``rollout_source.PolicyPush``."""
+class ProbedPush(Generic[Weights]):
+    """The weights of ``scorer``, as ``current`` gives them, to an engine; see ``rollout_source.PolicyPush``."""
 
-    def __init__(self, scorer: TokenScorer, engine: TransformersEngine, layout: BatchLayout):
-        self._scorer, self._layout = scorer, layout
-        tolerance = TOLERANCE["float32" if scorer.autocast is None else "bfloat16"]
-        self._proven = ProvenPush(WeightsInMemory(engine), probe_items(scorer.head_width), tolerance=tolerance)
+    def __init__(
+        self,
+        scorer: TokenScorer,
+        layout: BatchLayout,
+        weights: WeightPush[Weights],
+        current: Callable[[], Weights],
+        *,
+        dtype: str = "float32",
+        prompt_tokens: int = PROBE_PROMPT_TOKENS,
+    ):
+        """``dtype``: what the engine computes in. ``prompt_tokens``: of each probed prompt."""
+        self._scorer, self._layout, self._current = scorer, layout, current
+        tolerance = TOLERANCE[dtype if scorer.autocast is None else "bfloat16"]
+        items = probe_items(scorer.head_width, prompt_tokens)
+        self._proven = ProvenPush(weights, items, tolerance=tolerance)
 
     def expected(self) -> list[tuple[float, ...]]:
         """What the trainer says of the probe's ids, nats."""
@@ -37,15 +48,26 @@ class InMemoryPush:
         return [tuple(values[batch.sample_K.cpu() == row].tolist()) for row in range(len(examples))]
 
     async def push(self, expected: Sequence[Sequence[float]]) -> str:
-        """Copy the weights and probe. Raises ``RunFailed`` when the engine says otherwise than the trainer."""
-        return (await self._proven.push(inference_weights(self._scorer.model), expected)).revision
+        """Push and probe. Raises ``RunFailed`` when the engine says otherwise than the trainer."""
+        return (await self._proven.push(self._current(), expected)).revision
+
+    async def confirm(self) -> None:
+        """Probe again. Raises ``RunFailed`` when the engine no longer has these weights."""
+        await self._proven.confirm()
 
 
-def probe_items(vocab_size: int) -> list[ScoreItem]:
+class InMemoryPush(ProbedPush[Mapping[str, Tensor]]):
+    """To the engine in this process, by copying."""
+
+    def __init__(self, scorer: TokenScorer, engine: TransformersEngine, layout: BatchLayout):
+        super().__init__(scorer, layout, WeightsInMemory(engine), lambda: inference_weights(scorer.model))
+
+
+def probe_items(vocab_size: int, prompt_tokens: int) -> list[ScoreItem]:
     """Fixed random ids: the same for every run over a vocabulary."""
     generator = np.random.default_rng(0)
-    rows = generator.integers(0, vocab_size, (PROBE_PROMPTS, PROBE_PROMPT_TOKENS + PROBE_TOKENS)).tolist()
-    return [ScoreItem(tuple(row[:PROBE_PROMPT_TOKENS]), tuple(row[PROBE_PROMPT_TOKENS:])) for row in rows]
+    rows = generator.integers(0, vocab_size, (PROBE_PROMPTS, prompt_tokens + PROBE_TOKENS)).tolist()
+    return [ScoreItem(tuple(row[:prompt_tokens]), tuple(row[prompt_tokens:])) for row in rows]
 
 
 def probe_example(item: ScoreItem) -> Example:
