@@ -27,7 +27,9 @@ from firstchair.traces.store import TraceStore
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "run"
-    run_demo(DemoOptions(out=out, sessions=24, golden=6, episodes=2, grpo_batches=1, dagger_episodes=4))
+    run_demo(
+        DemoOptions(out=out, sessions=24, golden=6, episodes=2, grpo_batches=1, grpo_prompts=6, dagger_episodes=3)
+    )
     return out
 
 
@@ -50,7 +52,8 @@ def test_every_rate_of_the_summary_has_its_count_and_interval(out):
         "epochs": 1.0,
         "reinforce": True,
         "grpo_batches": 1,
-        "dagger_episodes": 4,
+        "grpo_prompts": 6,
+        "dagger_episodes": 3,
         "seed": 0,
     }
     assert summary["completion"].pop("errors") == {"before": {}, "after": {}, "rl": {}}

@@ -31,11 +31,8 @@ from firstchair.rollout.prompt_record import PromptRecord
 if TYPE_CHECKING:
     from firstchair.train.dagger_figures import DaggerFigures
 
-PROMPTS = 128
-"""Decisions of a GRPO batch; of about a quarter of them some samples are right and some are wrong."""
-
-RATE = 6e-4
-"""Peak learning rate of GRPO."""
+SAMPLES, RATE = 8, 6e-4
+"""Rollouts of a decision; peak learning rate of GRPO."""
 
 REWARD: Mapping[CheckName, float] = MappingProxyType(
     {"schema_valid": 0.1, "right_tool": 0.3, "arguments": 0.4, "termination": 0.1, "efficiency": 0.1}
@@ -85,7 +82,7 @@ def write_rl_prompts(corpus: Path, catalog: Catalog, out: Path) -> None:
     write_prompts(out, made(), source=str(corpus), left_out=left_out)
 
 
-def grpo(start: Path, prompts: Path, out: Path, *, batches: int, seed: int) -> Path:
+def grpo(start: Path, prompts: Path, out: Path, *, batches: int, prompts_per_batch: int, seed: int) -> Path:
     """Reinforce ``start`` on single decisions that code rewards; returns the model's directory."""
     from firstchair.rewards.composition import Composition, VerifierComponent
     from firstchair.train.config import Muon, Schedule
@@ -104,7 +101,11 @@ def grpo(start: Path, prompts: Path, out: Path, *, batches: int, seed: int) -> P
             )
         ),
         rollouts=Rollouts(
-            prompts=PROMPTS, samples=8, max_steps=1, max_new_tokens=SAMPLING.max_new_tokens, concurrency=8 * PROMPTS
+            prompts=prompts_per_batch,
+            samples=SAMPLES,
+            max_steps=1,
+            max_new_tokens=SAMPLING.max_new_tokens,
+            concurrency=SAMPLES * prompts_per_batch,
         ),
         grpo=Grpo(advantage=Advantage(drop_flat=True)),
         optimizer=Muon(lr=RATE, adamw_lr=RATE),

@@ -80,6 +80,8 @@ class DemoOptions:
     reinforce: bool = True
     """Whether the second half runs: RL-readiness, GRPO, DAgger."""
     grpo_batches: int = 10
+    grpo_prompts: int = 128
+    """Decisions of a batch; of about a quarter of them some samples are right and some are wrong."""
     dagger_episodes: int = 120
     seed: int = 0
 
@@ -169,7 +171,14 @@ def reinforced(
         _console().print(f"   {said}", highlight=False)
     with clock.stage("grpo", f"GRPO: {options.grpo_batches} batches of decisions, rewarded by code"):
         write_rl_prompts(corpus, catalog, out / "rl-prompts.jsonl")
-        better = grpo(start, out / "rl-prompts.jsonl", out / "grpo", batches=options.grpo_batches, seed=options.seed)
+        better = grpo(
+            start,
+            out / "rl-prompts.jsonl",
+            out / "grpo",
+            batches=options.grpo_batches,
+            prompts_per_batch=options.grpo_prompts,
+            seed=options.seed,
+        )
     with clock.stage("dagger", f"DAgger: {options.dagger_episodes} episodes, relabelled by the desk's expert"):
         return dagger(
             better,
