@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from firstchair.chat.messages import text_message
+from firstchair.core.concurrency import all_or_none
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.base import ErrorKind, Generation, Stop
 from firstchair.engines.scripted import ScriptedEngine
-from firstchair.rewards.judge_client import JudgeClient, JudgeError, Pace, Question, Why, all_or_none
+from firstchair.rewards.judge_client import JudgeClient, JudgeError, Pace, Question, Why
 from firstchair.rewards.judge_server import JudgeServer, open_judge
 from firstchair.rewards.verdict_cache import VerdictCache
 from firstchair.testing.fault_server import Answer, FaultServer, Seen

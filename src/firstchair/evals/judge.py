@@ -18,6 +18,7 @@ import msgspec
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import Message, text_message
 from firstchair.core.atomic import atomic_writer
+from firstchair.core.concurrency import all_or_none
 from firstchair.core.errors import DataError, GradingError
 from firstchair.core.jsonl import read_jsonl
 from firstchair.core.jsontext import dumps
@@ -25,7 +26,7 @@ from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.engines.base import Engine
 from firstchair.evals.metrics import undecided
 from firstchair.evals.run_record import JUDGED, Run
-from firstchair.rewards.judge_client import JudgeClient, JudgeError, Question, Why, all_or_none
+from firstchair.rewards.judge_client import JudgeClient, JudgeError, Question, Why
 from firstchair.rewards.probes import WORTHLESS
 from firstchair.rewards.samples import shown_action, shown_message
 from firstchair.traces.decisions import DecisionPoint

@@ -17,12 +17,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from firstchair.core.concurrency import all_or_none
 from firstchair.core.errors import DataError, GradingError
 from firstchair.core.jsonl import read_jsonl
 from firstchair.core.progress import Progress, Silent
 from firstchair.evals.stats import NO_RATE, Floats, Rate, cluster_sums, rate, replicate_sums
 from firstchair.rewards.composition import JudgeComponent
-from firstchair.rewards.judge_client import JudgeClient, JudgeError, Question, all_or_none
+from firstchair.rewards.judge_client import JudgeClient, JudgeError, Question
 from firstchair.rewards.pairwise import POINTS, Winner, pair_question
 from firstchair.rewards.rubric import rubric_question
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,7 +27,6 @@ from firstchair.rewards.verdict_cache import VerdictCache
 from firstchair.traces.redact import REDACTED, redact_text
 
 Verdict = TypeVar("Verdict")
-Result = TypeVar("Result")
 
 FailureKind = Literal["config", "transport", "protocol"]
 """What to do about it: edit the settings, try again later, take another judge."""
@@ -283,18 +282,3 @@ class Pace:
         due = max(now, self._next)
         self._next = due + self._gap
         await asyncio.sleep(due - now)
-
-
-async def all_or_none(work: Sequence[Awaitable[Result]]) -> list[Result]:
-    """The results in order. The first to fail cancels the others, which are awaited; its own exception is raised.
-    Cancelled itself, nothing is left running.
-    """
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        for task in asyncio.as_completed(tasks):
-            await task
-        return [task.result() for task in tasks]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from firstchair.chat.messages import text_message
+from firstchair.core.concurrency import all_or_none
 from firstchair.rewards.fence import fenced
-from firstchair.rewards.judge_client import JudgeClient, Question, all_or_none
+from firstchair.rewards.judge_client import JudgeClient, Question
 from firstchair.rewards.rubric import DATA_ONLY
 
 Winner = Literal["A", "B", "tie"]

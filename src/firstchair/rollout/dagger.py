@@ -28,12 +28,12 @@ from firstchair.catalog.call_rules import Matchers
 from firstchair.catalog.verdict import Scorer, Verdict
 from firstchair.chat.actions import Action, action_of
 from firstchair.chat.messages import Message, Tool, ToolCall
+from firstchair.core.concurrency import all_or_none
 from firstchair.core.jsontext import canonical
 from firstchair.core.seeds import seed_of
-from firstchair.rewards.judge_client import all_or_none
 from firstchair.rollout.dagger_teacher import DaggerTeacher, Untaught
 from firstchair.rollout.environment import Environment, Outcome
-from firstchair.rollout.episodes import NO_LIMITS, Limits, Task
+from firstchair.rollout.episodes import NO_LIMITS, Limits, Task, ask_policy
 from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, LiveEpisode
 from firstchair.rollout.policy import Policy, PolicyReply, TokenPolicy
 from firstchair.traces.decisions import DecisionPoint
@@ -272,7 +272,10 @@ class _Play:
         taught = await self._ask(before)
         by = self._who(number, taught)
         held = await self._from("snapshot", self._environment.snapshot()) if by == "learner" else None
-        reply = PolicyReply(action=taught) if by == "teacher" else await self._reply(by)
+        reply = PolicyReply(action=taught) if by == "teacher" else await ask_policy(self._policy(by), episode)
+        if reply is None:
+            episode.end = EpisodeEnd.WALL_CLOCK
+            return
         taken = episode.steps
         await episode.apply(reply)
         if episode.error is not None or episode.steps == taken:
@@ -384,18 +387,12 @@ class _Play:
         """Places of messages that the environment knows of."""
         return [place for place in range(start, end) if place not in self._unheard]
 
-    async def _reply(self, by: By) -> PolicyReply:
-        """The reply of the learner, or of who errs on purpose; an error reply when it fails."""
-        wait_s, policy = self._episode.wait_s(), self._learner
-        if by == "noise":
-            assert self._astray is not None
-            policy = self._astray
-        try:
-            async with asyncio.timeout(wait_s):
-                (reply,) = await policy.act([self._episode.request()])
-        except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
-            return PolicyReply(error=f"policy: {type(error).__name__}: {error}")
-        return reply
+    def _policy(self, by: By) -> Policy:
+        """The learner, or who errs on purpose."""
+        if by != "noise":
+            return self._learner
+        assert self._astray is not None
+        return self._astray
 
     async def _violations(self) -> tuple[str, ...]:
         """What the environment reports since it was asked last."""

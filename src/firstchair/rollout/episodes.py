@@ -158,7 +158,7 @@ async def _play(
         while episode.end is None:
             # A policy and environments that never wait would keep Ctrl-C and everything else waiting.
             await asyncio.sleep(0)
-            reply = await _ask(policy, episode)
+            reply = await ask_policy(policy, episode)
             if reply is None:
                 episode.end = EpisodeEnd.WALL_CLOCK
             else:
@@ -171,7 +171,7 @@ async def _play(
     return _finished(episode, outcome), tokens
 
 
-async def _ask(policy: Policy, episode: LiveEpisode) -> PolicyReply | None:
+async def ask_policy(policy: Policy, episode: LiveEpisode) -> PolicyReply | None:
     """The policy's reply, an error reply when it fails; ``None`` when the episode's time is over before."""
     stall_s = episode.plan.limits.stall_s
     wait_s = episode.wait_s()
