@@ -1,8 +1,5 @@
 """GRPO against servers: the wires of vLLM and SGLang with a real model behind; a real vLLM is in test_grpo_vllm."""
 
-import json
-from pathlib import Path
-
 import pytest
 from tests.train.policy_server import NAME, PolicyServer
 from tests.train.test_grpo_run import lines_of, recipe_of
@@ -47,25 +44,20 @@ def samples(seen):
 def test_a_policy_learns_from_what_a_server_samples_with_the_newest_weights(base, tmp_path, kind, method):
     changes = {"method": LORA} if method == "lora" else {}
     with PolicyServer(base) as server:
-        run = train_grpo(served(base, tmp_path / "run", server.url, kind=kind, **changes))
+        run = train_grpo(served(base, tmp_path / "run", server.url, kind=kind, batches=2, **changes))
     for line in run.metrics:
         assert line["behaviour_diff_max"] < 1e-3
         assert line["ungraded"] == 0
         assert line["grad_norm"] > 0
     weights = [set(line["weights"]) for line in lines_of(run.run_dir)]
-    assert len(weights) == 6
+    assert len(weights) == 4
     assert all(len(names) == 1 for names in weights)
-    assert len(set.union(*weights)) == 3
-    assert [path.name for path in (run.run_dir / "pushed").iterdir()] == ["push-00000003"]
+    assert len(set.union(*weights)) == 2
+    assert [path.name for path in (run.run_dir / "pushed").iterdir()] == ["push-00000002"]
     if method == "lora":
         named = {seen.body.get("model", seen.body.get("lora_path")) for seen in server.seen if samples(seen)}
         assert named - {NAME, None} == {"m-run" if kind == "vllm" else "base-run"}
-
-
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_nothing_of_the_models_own_sampling_settings_is_left_to_the_server(base, tmp_path, kind):
-    with PolicyServer(base) as server:
-        train_grpo(served(base, tmp_path / "run", server.url, kind=kind, batches=1))
+    # Nothing of the sampler is left to what the server finds beside the model.
     for seen in filter(samples, server.seen):
         sent = seen.body if kind == "vllm" else seen.body["sampling_params"]
         assert (sent["temperature"], sent["top_p"], sent["min_p"], sent["repetition_penalty"]) == (1, 1, 0, 1)
@@ -87,8 +79,7 @@ def dying(batch, after):
     return fault
 
 
-@pytest.mark.parametrize("after", [0, 3], ids=["all_fail", "some_finished"])
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize(("kind", "after"), [("vllm", 0), ("vllm", 3), ("sglang", 3)])
 def test_a_server_that_dies_in_mid_batch_stops_the_run_and_another_goes_on(base, tmp_path, kind, after):
     with PolicyServer(base, dying(batch=2, after=after)) as server, pytest.raises(RunFailed) as stopped:
         train_grpo(served(base, tmp_path / "run", server.url, kind=kind))
@@ -240,10 +231,3 @@ def test_a_resumed_run_may_have_its_server_elsewhere_and_no_other_kind(base, tmp
 def test_a_section_that_cannot_work_is_refused(base, tmp_path, engine, problem):
     with pytest.raises(ConfigError, match=problem):
         recipe_of(base, tmp_path / "run", engine=engine)
-
-
-def test_the_record_of_a_run_says_which_server_it_had(base, tmp_path):
-    with PolicyServer(base) as server:
-        train_grpo(served(base, tmp_path / "run", server.url, batches=1))
-    saved = json.loads(Path(tmp_path / "run" / "run.json").read_text())["recipe"]["engine"]
-    assert (saved["type"], saved["base_url"], saved["model"]) == ("vllm", server.url, NAME)
