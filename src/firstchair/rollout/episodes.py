@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firstchair.chat.messages import Tool
+from firstchair.core.errors import RunFailed
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.environment import Environment, Outcome
-from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, Limits, LiveEpisode
+from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, Limits, LiveEpisode, was_cancelled
 from firstchair.rollout.policy import EpisodeTokens, Policy, PolicyReply, PolicyRequest, TokenPolicy
 from firstchair.traces.session import Session, Source
 
@@ -126,8 +127,11 @@ async def drive(
 
     async def all_of_it() -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(work())
+            workers = [group.create_task(work()) for _ in range(concurrency)]
+        if any(worker.cancelled() for worker in workers):  # a group takes that for no failure
+            raise RunFailed(
+                "an environment or a policy cancelled the task that it ran in; it must cancel only its own"
+            )
         await done.put(None)
 
     running = asyncio.ensure_future(all_of_it())
@@ -178,6 +182,10 @@ async def ask_policy(policy: Policy, episode: LiveEpisode) -> PolicyReply | None
     try:
         async with asyncio.timeout(wait_s) as timeout:
             replies = await policy.act([episode.request()])
+    except asyncio.CancelledError:
+        if was_cancelled():
+            raise
+        return PolicyReply(error="policy: CancelledError: nobody had cancelled it")
     except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
         if isinstance(error, TimeoutError) and timeout.expired():
             return PolicyReply(error=f"policy: no reply within {stall_s:g} s") if wait_s == stall_s else None

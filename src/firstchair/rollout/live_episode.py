@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -25,7 +25,8 @@ from firstchair.chat.messages import (
 from firstchair.core.clock import utc_now
 from firstchair.core.jsontext import content_id
 from firstchair.engines.base import ErrorKind, Stop
-from firstchair.rollout.environment import Closing, Environment, Outcome
+from firstchair.rollout.environment import Closing, Environment, Observation, Outcome, Step
+from firstchair.rollout.environment_answer import Answer, checked
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.traces.session import ModelCall, Session, Source, Turn, catalog_id_of
 
@@ -123,14 +124,15 @@ class LiveEpisode:
 
     async def start(self, env_factory: Callable[[], Environment]) -> None:
         """Reset a new environment to the plan's task."""
-        try:
+
+        async def begin() -> Observation:
             self._environment = env_factory()
-            async with asyncio.timeout(self.plan.limits.stall_s):
-                observation = await self._environment.reset(self.plan.task, self.plan.seed)
-        except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
-            self._fail("environment.reset", error)
+            return await self._environment.reset(self.plan.task, self.plan.seed)
+
+        observation = await self._asked("reset", Observation, begin)
+        if observation is None:
             return
-        self._tools = observation.tools
+        self._tools = tuple(observation.tools)
         self._observe(observation.messages)
         if any(message.role == "assistant" for message in observation.messages):
             self._context_end = len(observation.messages)
@@ -205,12 +207,7 @@ class LiveEpisode:
         """The environment's verdict on its present state; ``None`` after an error or a cancellation."""
         if self.error is not None or self._environment is None:
             return None
-        try:
-            async with asyncio.timeout(self.plan.limits.stall_s):
-                return await self._environment.verify()
-        except Exception as error:  # noqa: BLE001 - a verifier that fails has not said "wrong"
-            self._fail("environment.verify", error)
-            return None
+        return await self._asked("verify", Outcome, self._environment.verify)
 
     async def close(self) -> None:
         """Let the environment release what it holds; one that cannot is noted in the session's meta."""
@@ -220,7 +217,11 @@ class LiveEpisode:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await environment.close()
-        except Exception as error:  # noqa: BLE001 - the rollout boundary: what was judged stays judged
+        except asyncio.CancelledError:
+            if was_cancelled():
+                raise
+            self._close_error = "environment.close: CancelledError: nobody had cancelled it"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the rollout boundary: what was judged stays judged
             self._close_error = f"environment.close: {type(error).__name__}: {error}"
 
     def session(self, outcome: Outcome | None) -> Session:
@@ -266,16 +267,12 @@ class LiveEpisode:
             self._messages.append(message)
 
     async def _step(self, action: Action) -> None:
-        assert self._environment is not None
-        clock = time.monotonic()
-        try:
-            async with asyncio.timeout(self.plan.limits.stall_s):
-                step = await self._environment.step(action)
-        except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
-            self._fail("environment.step", error)
+        environment, clock = self._environment, time.monotonic()
+        assert environment is not None
+        step = await self._asked("step", Step, lambda: environment.step(action))
+        self.tool_s += time.monotonic() - clock
+        if step is None:
             return
-        finally:
-            self.tool_s += time.monotonic() - clock
         self._observe(step.messages)
         if step.done:
             self.end = EpisodeEnd.DONE
@@ -332,8 +329,30 @@ class LiveEpisode:
             error = reply.call.error or reply.error
             self._calls.append(msgspec.structs.replace(reply.call, message_index=message_index, error=error))
 
-    def _fail(self, where: str, error: Exception) -> None:
-        self.end, self.error = EpisodeEnd.ERROR, f"{where}: {type(error).__name__}: {error}"
+    async def _asked(self, method: str, wanted: type[Answer], call: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """What the environment's ``method`` gave; ``None`` when it failed, which has then ended the episode."""
+        where, stall_s = f"environment.{method}", self.plan.limits.stall_s
+        try:
+            async with asyncio.timeout(stall_s) as timeout:
+                found = await call()
+            return checked(found, wanted)
+        except asyncio.CancelledError:
+            if was_cancelled():
+                raise
+            self._fail(where, "CancelledError: nobody had cancelled it")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
+            late = isinstance(error, TimeoutError) and timeout.expired()
+            self._fail(where, f"no answer within {stall_s:g} s" if late else f"{type(error).__name__}: {error}")
+        return None
+
+    def _fail(self, where: str, reason: str) -> None:
+        self.end, self.error = EpisodeEnd.ERROR, f"{where}: {reason}"
+
+
+def was_cancelled() -> bool:
+    """Whether somebody asked this task to stop. If nobody did, a ``CancelledError`` is what was awaited failing."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _reason(reply: PolicyReply) -> str:
