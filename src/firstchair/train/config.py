@@ -193,6 +193,7 @@ class RunRecipe(Strict):
     """Directory of the base model, its tokenizer and its chat template."""
     out: Path
     """Run directory; ``model/`` in it is the result."""
+    batch: Cut = Cut()
     method: Method = FullMethod()
     optimizer: Optimizer = AdamW()
     schedule: Schedule = Schedule()
@@ -240,7 +241,6 @@ class RecordRecipe(RunRecipe):
     """What every run is told that learns from a file of records."""
 
     data: SftData
-    batch: Cut = Cut()
     epochs: float = Field(default=1.0, gt=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=1, le=MOST)
     """Stop after this many steps and shape the schedule to them, whatever ``epochs`` says."""

@@ -294,7 +294,6 @@ class _Run:
                 max_tokens=recipe.max_tokens,
                 over_long=recipe.over_long,
             ),
-            batch=recipe.batch,
             epochs=recipe.epochs,
             max_steps=recipe.max_steps,
             seed=seed_of(recipe.seed, number),

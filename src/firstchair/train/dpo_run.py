@@ -6,7 +6,7 @@ from firstchair.core.progress import progress
 from firstchair.train.dpo import DpoObjective
 from firstchair.train.dpo_recipe import DpoRecipe
 from firstchair.train.evaluation import HeldOutObjective
-from firstchair.train.loop import Job, Say, settings_of
+from firstchair.train.loop import Job, Say
 from firstchair.train.pair_rows import PairLines, PairRows
 from firstchair.train.record_run import RecordMethod, RecordResult, RecordSets, train_on_records
 from firstchair.train.reference import Reference
@@ -50,14 +50,8 @@ def _job(recipe: DpoRecipe, inputs: Inputs, learner: Learner, sets: RecordSets) 
             seed=recipe.seed,
             together=SIDES,
         ),
-        settings=settings_of(
-            recipe,
-            micro_tokens=recipe.batch.micro_tokens,
-            layout=learner.layout,
-            template_hash=inputs.renderer.template_hash,
-            eval_every=recipe.eval.every,
-        ),
         evaluation=evaluation,
+        eval_every=recipe.eval.every,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from firstchair.core.config import Strict
 from firstchair.core.seeds import MAX_SEED
 from firstchair.rewards.composition import Composition
-from firstchair.train.config import MOST, Layout, RunRecipe, type_or
+from firstchair.train.config import MOST, Cut, RunRecipe, type_or
 from firstchair.train.engine_recipe import EngineSpec, InProcessEngine, shaping_of
 from firstchair.train.rl_config import Grpo
 
@@ -75,12 +75,11 @@ class Rollouts(Strict):
     """Batches in a row without any group to learn from after which the run fails."""
 
 
-class RolloutBatch(Strict):
-    """How a batch is cut to fit memory. Cutting never changes the numbers."""
+class RolloutBatch(Cut):
+    """One batch of rollouts."""
 
     micro_tokens: int = Field(default=16384, ge=2, le=MOST)
     """Most tokens of one forward pass, and of one episode; what is longer is left out and counted."""
-    layout: Layout = "auto"
 
 
 class GrpoRecipe(RunRecipe):

@@ -23,7 +23,7 @@ from firstchair.rollout.episodes import Task
 from firstchair.train.dist import ALONE
 from firstchair.train.grpo import GrpoObjective
 from firstchair.train.grpo_recipe import GrpoRecipe
-from firstchair.train.loop import Job, Say, run_job, settings_of
+from firstchair.train.loop import Job, Say, run_job
 from firstchair.train.metrics import read_metrics
 from firstchair.train.models import model_vocab_size
 from firstchair.train.precision import precision_advice, settled
@@ -137,14 +137,8 @@ def _course(recipe: GrpoRecipe, run: RunDir, prompts: int) -> Course:
 def _job(recipe: GrpoRecipe, renderer: Renderer, learner: Learner, source: RolloutSource) -> Job:
     # What the policy is held to is the model that the run began with, so it is taken before a checkpoint is restored.
     reference = Reference.of(learner.scorer) if recipe.grpo.kl.coefficient else None
-    settings = settings_of(
-        recipe,
-        micro_tokens=recipe.batch.micro_tokens,
-        layout=learner.layout,
-        template_hash=renderer.template_hash,
-    )
     objective = GrpoObjective(recipe.grpo, reference)
-    return Job("grpo", recipe, renderer, learner, objective, source, settings)
+    return Job("grpo", recipe, renderer, learner, objective, source)
 
 
 @contextmanager

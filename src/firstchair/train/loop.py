@@ -10,7 +10,7 @@ from firstchair.chat.renderer import Renderer
 from firstchair.core.clock import utc_now
 from firstchair.core.progress import Progress, Silent
 from firstchair.train.checkpoints import prune
-from firstchair.train.config import BatchLayout, RunRecipe
+from firstchair.train.config import RunRecipe
 from firstchair.train.dist import World
 from firstchair.train.evaluation import Evaluation
 from firstchair.train.metrics import MetricLog, read_metrics
@@ -38,30 +38,24 @@ class Job:
     learner: Learner
     objective: Objective
     source: Source
-    settings: LoopSettings
     evaluation: Evaluation | None = None
+    eval_every: int | None = None
+    """Steps between two evaluations; ``None``: at the start and the end alone."""
 
-
-def settings_of(
-    recipe: RunRecipe,
-    *,
-    micro_tokens: int,
-    layout: BatchLayout,
-    template_hash: str,
-    eval_every: int | None = None,
-) -> LoopSettings:
-    """The loop's numbers as a recipe gives them."""
-    return LoopSettings(
-        schedule=recipe.schedule,
-        clip_norm=recipe.clip_norm,
-        micro_tokens=micro_tokens,
-        layout=layout,
-        recipe_sha256=recipe.sha256(),
-        template_hash=template_hash,
-        eval_every=eval_every,
-        save_every=recipe.save.every,
-        keep=recipe.save.keep,
-    )
+    def settings(self) -> LoopSettings:
+        """The loop's numbers as the recipe gives them."""
+        recipe = self.recipe
+        return LoopSettings(
+            schedule=recipe.schedule,
+            clip_norm=recipe.clip_norm,
+            micro_tokens=recipe.batch.micro_tokens,
+            layout=self.learner.layout,
+            recipe_sha256=recipe.sha256(),
+            template_hash=self.renderer.template_hash,
+            eval_every=self.eval_every,
+            save_every=recipe.save.every,
+            keep=recipe.save.keep,
+        )
 
 
 def run_job(job: Job, run: RunDir, world: World, progress: ProgressMaker) -> RunResult:
@@ -77,7 +71,7 @@ def run_job(job: Job, run: RunDir, world: World, progress: ProgressMaker) -> Run
             job.objective,
             source,
             outputs,
-            job.settings,
+            job.settings(),
             evaluation=job.evaluation,
             world=world,
         )

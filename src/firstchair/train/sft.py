@@ -5,7 +5,7 @@ from __future__ import annotations
 from firstchair.core.progress import progress
 from firstchair.train.config import SftRecipe
 from firstchair.train.evaluation import HeldOutNll
-from firstchair.train.loop import Job, Say, settings_of
+from firstchair.train.loop import Job, Say
 from firstchair.train.objective import SftObjective
 from firstchair.train.record_run import RecordMethod, RecordResult, RecordSets, train_on_records
 from firstchair.train.sft_inputs import Inputs, Learner
@@ -43,14 +43,8 @@ def _job(recipe: SftRecipe, inputs: Inputs, learner: Learner, sets: RecordSets) 
             max_steps=recipe.max_steps,
             seed=recipe.seed,
         ),
-        settings=settings_of(
-            recipe,
-            micro_tokens=recipe.batch.micro_tokens,
-            layout=learner.layout,
-            template_hash=inputs.renderer.template_hash,
-            eval_every=recipe.eval.every,
-        ),
         evaluation=evaluation,
+        eval_every=recipe.eval.every,
     )
 
 

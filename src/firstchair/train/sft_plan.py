@@ -73,7 +73,7 @@ def plan_on_records(
 def _time_micro_batch(job: Job) -> float:
     """Seconds a token, forward and backward, on the first micro-batch of the run; the second of two tries."""
     scorer, layout = job.learner.scorer, job.learner.layout
-    members = cut_step(job.source.feed(0).steps[0], job.settings.micro_tokens, layout=layout)[0]
+    members = cut_step(job.source.feed(0).steps[0], job.recipe.batch.micro_tokens, layout=layout)[0]
     raw = collate(members, layout=layout).to(scorer.device)
     seconds = 0.0
     for _ in range(2):
