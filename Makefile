@@ -17,8 +17,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready ## run the whole loop on the embedded desk
 	$(BIN)/firstchair demo --force
 
+# One thread a process: two processes with two threads each wait for each other on two cores.
 test: $(VENV)/.ready ## the test suite (PostgreSQL tests need DATABASE_URL or a local `postgres` binary)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
 check: $(VENV)/.ready ## lint, format and types
 	$(BIN)/ruff check .
