@@ -15,7 +15,10 @@ from firstchair.rewards.composition import Composition
 from firstchair.rewards.grading import Grader
 from firstchair.rewards.judge_client import JudgeClient
 from firstchair.rewards.judge_server import open_judge
-from firstchair.rewards.samples import GATED, NOT_ASKED, GradedSample, NoValue, count_reasons
+from firstchair.rewards.samples import GATED, NOT_ASKED, GradedSample, NoValue, count_reasons, sample_of_episode
+from firstchair.rollout.episodes import run_episodes
+from firstchair.rollout.teacher_policy import TeacherPolicy
+from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
 from firstchair.testing.fault_server import Answer, FaultServer
 
 FORMAT = {
@@ -36,6 +39,7 @@ TASTE = {
     ],
 }
 BETTER = {"name": "better", "kind": "judge", "mode": "pairwise", "criterion": "longer"}
+TIME = {"name": "time", "kind": "latency", "weight": -1.0, "bounds": [0, 1]}
 SIZE = {"name": "size", "kind": "length", "weight": -0.01, "bounds": [0, 50]}
 
 
@@ -81,6 +85,24 @@ def test_a_sample_that_code_could_not_grade_is_not_sent_either():
     assert found.reasons["reward"] == NoValue("not_measured", "size: the sample has no length")
     assert engine.seen == []
     assert count_reasons([found]) == {"size: not_measured": 1, "reward: not_measured": 1}
+
+
+@pytest.mark.parametrize("fault", ["reset", "verify"])
+@pytest.mark.parametrize("component", [FORMAT, TASTE, BETTER, TIME], ids=lambda component: component["name"])
+def test_an_episode_that_broke_has_no_reward_whatever_would_have_graded_it(component, fault):
+    """Before the first action, and after all of them: neither a blank answer nor half an episode is the model's."""
+
+    async def broken() -> Any:
+        tasks = [WordTask(task_id="a", words=("fox",), fault=fault)]
+        return [one async for one in run_episodes(WordEnvironment, tasks, TeacherPolicy(WordExpert()))]
+
+    (episode,) = asyncio.run(broken())
+    engine = ScriptedEngine(lambda request: says({"reason": "r", "tone": 2, "depth": 5}))
+    (found,) = grade(made(component), engine, sample_of_episode(episode))
+    assert found.reward is None
+    assert engine.seen == []
+    assert count_reasons([found]) == {f"{component['name']}: episode_failed": 1, "reward: episode_failed": 1}
+    assert f"{fault} is broken" in found.reasons["reward"].detail
 
 
 def test_a_judge_that_fails_on_one_sample_leaves_the_others():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.rewards.conftest import picks, sample, says, text_of
 
+from firstchair.chat.actions import Action
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, GradingError
 from firstchair.engines.base import ErrorKind, Generation, Stop
@@ -16,6 +17,7 @@ from firstchair.rewards.probes import WORTHLESS, ProbePair, pairs_from_expert, p
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
+from firstchair.rollout.python_environment import PythonEnvironment
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
 
 DONE = {"name": "done", "kind": "verifier", "check": "completed"}
@@ -148,6 +150,31 @@ def test_an_environments_expert_gives_known_answers():
     probe(made(DONE), *pairs)
     with pytest.raises(ConfigError, match="the expert completes none of 1 tasks"):
         asyncio.run(run([WordTask(task_id="a", words=("fox",), fault="verify")]))
+
+
+class Riddle:
+    """Played without any tool."""
+
+    def reset(self, task: Any, seed: int) -> str:
+        return "What is six times seven?"
+
+    def step(self, message: Any) -> Any:
+        self.said = message["content"]
+        return [], True
+
+    def verify(self) -> bool:
+        return self.said == "42"
+
+
+class Knows:
+    def act(self, messages: Any, tools: Any) -> Action:
+        return Action(kind="final_reply", text="42")
+
+
+def test_an_environment_without_tools_has_known_answers_too():
+    tasks = [WordTask(task_id="a", words=())]
+    pairs = asyncio.run(pairs_from_expert(lambda: PythonEnvironment(Riddle()), tasks, Knows()))
+    probe(made(DONE), *pairs)
 
 
 def test_the_desks_expert_proves_the_verifiers_of_an_episode():

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.rewards.grading import Grader
-from firstchair.rewards.samples import GradedSample, Sample, sample_of_episode
+from firstchair.rewards.samples import GradedSample, Sample, sample_of_episode, task_labels
 from firstchair.rollout.environment import Environment
 from firstchair.rollout.episodes import Task, run_episodes
 from firstchair.rollout.policy import Actor
@@ -17,10 +17,12 @@ from firstchair.rollout.teacher_policy import TeacherPolicy
 
 
 class RepeatCall:
-    """Makes one call over and over: the first that a tool on offer takes."""
+    """Makes one call over and over: the first that a tool on offer takes. Without any it says one thing."""
 
     def act(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """The same call as before, with an id of its own."""
+        if not tools:
+            return Action(kind="final_reply", text="x")
         tool = tools[0]
         properties = tool.parameters.get("properties", {})
         arguments = dict.fromkeys(tool.parameters.get("required", properties), "x")
@@ -107,7 +109,10 @@ async def play(
     for name, actor in actors.items():
         policy = TeacherPolicy(actor, name=name)
         episodes = [episode async for episode in run_episodes(env_factory, tasks, policy, seed=seed)]
-        played[name] = [sample_of_episode(episode) for episode in sorted(episodes, key=lambda one: one.number)]
+        played[name] = [
+            sample_of_episode(episode, task_labels(tasks[episode.number]))
+            for episode in sorted(episodes, key=lambda one: one.number)
+        ]
     return played
 
 

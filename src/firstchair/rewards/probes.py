@@ -6,8 +6,9 @@ over, teaches exactly that. Both are cheap to find before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from firstchair.chat.actions import Action, ParsedReply, Problem
 from firstchair.chat.messages import Message, ToolCall
@@ -81,21 +82,28 @@ async def pairs_from_expert(
         if one.episode is not None and one.episode.completed
     ]
     if not pairs:
+        error = next((one.episode.error for one in good if one.episode is not None and one.episode.error), None)
         raise ConfigError(
             f"the expert completes none of {len(tasks)} tasks; expected a known-good answer to probe with"
+            + (f"; what broke first: {error}" if error else "")
         )
     return pairs
 
 
-def pairs_of_decision(made: DecisionReply, context: tuple[Message, ...]) -> list[ProbePair]:
+def pairs_of_decision(
+    made: DecisionReply, context: tuple[Message, ...], labels: Mapping[str, Any] | None = None
+) -> list[ProbePair]:
     """Pairs at one decision point: its gold action against replies that are wrong without question. ``made.reply`` is
-    not looked at. Bad ones: a call that cannot be read, a blank reply, the call made twice, other arguments, another
-    tool, and stopping where a call is due or calling where a stop is.
+    not looked at; ``labels`` are the task's. Bad ones: a call that cannot be read, a blank reply, the call made
+    twice, other arguments, another tool, and stopping where a call is due or calling where a stop is.
     """
     decision = made.decision
     gold = decision.gold or decision.observed
     name = f"probe:{decision.dp_id}"
-    good = sample_of_decision(f"{name}:gold", replace(made, reply=gold, stop=Stop.END), context)
+
+    def answered(word: str, reply: ParsedReply | Action) -> Sample:
+        return sample_of_decision(f"{name}:{word}", replace(made, reply=reply, stop=Stop.END), context, labels=labels)
+
     broken = Problem(kind="malformed_json", message="arguments are not JSON")
     bad: dict[str, ParsedReply | Action] = {
         "malformed": ParsedReply(text=gold.text, problems=(broken,)),
@@ -111,10 +119,7 @@ def pairs_of_decision(made: DecisionReply, context: tuple[Message, ...]) -> list
         bad["arguments"] = _calling(gold.calls[0].name, {"unknown": "x"})
     if others:
         bad["tool"] = _calling(others[0], {})
-    return [
-        ProbePair(good, sample_of_decision(f"{name}:{word}", replace(made, reply=reply, stop=Stop.END), context))
-        for word, reply in bad.items()
-    ]
+    return [ProbePair(answered("gold", gold), answered(word, reply)) for word, reply in bad.items()]
 
 
 def _calling(name: str, arguments: dict[str, str]) -> Action:

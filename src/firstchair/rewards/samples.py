@@ -12,7 +12,8 @@ from firstchair.chat.actions import Action, ParsedReply
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.jsontext import dumps
 from firstchair.engines.base import Stop
-from firstchair.rollout.episodes import Episode
+from firstchair.rollout.episodes import Episode, Task
+from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.traces.decisions import DecisionPoint
 
 GATED = "gated"
@@ -68,6 +69,15 @@ class Sample:
     reply_tokens: int | None = None
     """Sampled tokens, all calls together. ``None``, here and above: unknown, which is not 0."""
 
+    @property
+    def failure(self) -> NoValue | None:
+        """Why nothing may be said of the model: the episode broke or was cancelled, or no reply came."""
+        if self.episode is not None and self.episode.outcome is None:
+            return NoValue("episode_failed", self.episode.error or "")
+        if self.decision is not None and self.decision.reply is None:
+            return NoValue("no_action", "no action was obtained")
+        return None
+
 
 @dataclass(frozen=True)
 class GradedSample:
@@ -83,6 +93,14 @@ class GradedSample:
     """Component → why its value is ``None``; ``reward`` → why there is no reward at all."""
     details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Judge component → its dimensions' scores, or its wins and comparisons."""
+
+
+def task_labels(task: Task) -> dict[str, Any]:
+    """What ``when`` of a component is matched against besides what the sample itself tells: the task's own labels."""
+    if isinstance(task, PromptRecord):
+        return {"category": task.category, **task.meta}
+    rows = getattr(task, "rows", None)
+    return {} if rows is None else {"rows": list(rows)}
 
 
 def count_reasons(graded: Iterable[GradedSample]) -> Counter[str]:

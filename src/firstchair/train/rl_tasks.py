@@ -10,7 +10,7 @@ from firstchair.catalog.call_rules import Matchers
 from firstchair.core.errors import ConfigError
 from firstchair.data.rl_prompts import read_prompts
 from firstchair.rewards.probes import ProbePair, pairs_from_expert, pairs_of_decision
-from firstchair.rewards.samples import DecisionReply
+from firstchair.rewards.samples import DecisionReply, task_labels
 from firstchair.rollout.decision_env import ONE_ACTION, DecisionEnvironment
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
@@ -22,7 +22,7 @@ from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.train.grpo_recipe import DecisionTasks, DeskTasks, PythonTasks, Rollouts
 
 PROBED = 8
-"""Tasks on which the reward is probed at the start."""
+"""Tasks on which the reward is probed at the start, at least."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class OpenEnvironment:
 
     async def probe_pairs(self) -> list[ProbePair]:
         """Known-good and known-bad answers to some of the tasks; none where nobody knows any."""
-        some = self.tasks[:PROBED]
+        some = _probed(self.tasks)
         if self.expert is not None:
             return await pairs_from_expert(self.factory, some, self.expert)
         return [pair for task in some if isinstance(task, PromptRecord) for pair in _pairs_of(task)]
@@ -54,9 +54,28 @@ def open_environment(spec: DeskTasks | DecisionTasks | PythonTasks, rollouts: Ro
     return OpenEnvironment(factory, tasks, limits, expert)
 
 
+def _probed(tasks: Sequence[Task]) -> list[Task]:
+    """The first tasks, and one of each sort that these lack: a part of the reward may be for that sort alone."""
+    chosen: list[Task] = []
+    seen: set[str] = set()
+    for number, task in enumerate(tasks):
+        sorts = _sorts(task)
+        if number < PROBED or not sorts <= seen:
+            chosen.append(task)
+            seen |= sorts
+    return chosen
+
+
+def _sorts(task: Task) -> set[str]:
+    """What rewards are usually routed by."""
+    if isinstance(task, PromptRecord):
+        return {f"category {task.category}", f"kind {task.gold.kind}"}
+    return set(getattr(task, "rows", ()))
+
+
 def _pairs_of(record: PromptRecord) -> list[ProbePair]:
     made = DecisionReply(record.decision(), record.tools, None, Matchers.of(record.matchers))
-    return pairs_of_decision(made, record.messages)
+    return pairs_of_decision(made, record.messages, task_labels(record))
 
 
 def _imported(name: str) -> tuple[Callable[[], Environment], Sequence[Task], Actor | None]:
@@ -65,11 +84,23 @@ def _imported(name: str) -> tuple[Callable[[], Environment], Sequence[Task], Act
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"environment.factory: {name}: {error}; expected a function that can be imported") from None
-    made = found()
-    if not (isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0])):
+    try:
+        made = found()
+    except Exception as error:
+        raise ConfigError(f"environment.factory: {name} raised {type(error).__name__}: {error}") from error
+    if not (isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0]) and isinstance(made[1], Sequence)):
         raise ConfigError(
             f"environment.factory: {name} gave {type(made).__name__}; expected a function that makes an Environment, "
             "a sequence of tasks and, if there is one, an expert (`act(messages, tools)`) to probe the reward with"
         )
     factory, tasks, *expert = made
+    for number, task in enumerate(tasks):
+        if not isinstance(getattr(task, "task_id", None), str):
+            raise ConfigError(
+                f"environment.factory: {name}: task {number}: found {task!r:.100}; expected one with a text `task_id`"
+            )
+    if expert and not callable(getattr(expert[0], "act", None)):
+        raise ConfigError(
+            f"environment.factory: {name}: expert: found {expert[0]!r:.100}; expected one with `act(messages, tools)`"
+        )
     return factory, tasks, expert[0] if expert else None

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.actions import Action, ParsedReply, Problem, action_of
@@ -30,13 +31,20 @@ from firstchair.rewards.samples import (
     count_reasons,
     sample_of_decision,
     sample_of_episode,
+    task_labels,
 )
 from firstchair.rollout.episodes import Task
 from firstchair.rollout.policy import TokenPolicy
 from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.rollout.rollouts import Rollout, RolloutPlan, RolloutStatus, run_rollouts
 from firstchair.traces.session_file import CatalogLine
-from firstchair.train.advantages import GroupAdvantages, group_advantages, overlong_penalty, without_truncated
+from firstchair.train.advantages import (
+    GroupAdvantages,
+    branch_advantages,
+    group_advantages,
+    overlong_penalty,
+    without_truncated,
+)
 from firstchair.train.examples import Example
 from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.rl_tasks import OpenEnvironment
@@ -147,28 +155,52 @@ class RolloutBatches:
             if settings.advantage.mask_truncated:
                 cut = [rollout.status is RolloutStatus.TRUNCATED for rollout in played.rollouts]
                 values, _ = without_truncated(values, cut)
-            for example in played.examples.examples:
+            for example, credit in zip(played.examples.examples, self._credits(played, values), strict=True):
                 assert example.group is not None
                 if not drop or example.group in played.signal:
-                    learnt = self._with_value(example, values[example.key], played.rewards[example.key])
-                    groups.setdefault(example.group, []).append(learnt)
+                    groups.setdefault(example.group, []).append(self._learnt(example, credit))
         steps: list[list[Example]] = [[] for _ in range(settings.steps_per_batch)]
         for place, members in enumerate(groups.values()):
             steps[place % len(steps)] += members
         return steps
 
-    def _with_value(self, example: Example, advantage: float | None, reward: float | None) -> Example:
-        """The example with the column that the objective wants; what has no grade is NaN there."""
-        name, value = ("reward", reward) if self._recipe.grpo.kl.in_reward else ("advantage", advantage)
-        filled = np.full(len(example), math.nan if value is None else value, np.float32)
-        return replace(example, columns={**example.columns, name: filled})
+    def _credits(self, played: Played, values: Sequence[float | None]) -> list[NDArray[np.float32]]:
+        """What the objective is told of each example's tokens, ``[n]`` each; NaN in those that are left out."""
+        settings, examples = self._recipe.grpo, played.examples.examples
+        told = played.rewards if settings.kl.in_reward else values
+        constant = [np.full(len(example), _or_nan(told[example.key]), np.float32) for example in examples]
+        if settings.advantage.credit == "rollout":
+            return constant
+        members: dict[int | None, list[int]] = {}
+        for place, example in enumerate(examples):
+            if played.advantages.values[example.key] is not None:
+                members.setdefault(example.group, []).append(place)
+        for places in members.values():
+            rows, rewards = [examples[place].ids for place in places], []
+            for place in places:
+                reward = played.rewards[examples[place].key]
+                assert reward is not None, "graded, as it has an advantage"
+                rewards.append(reward)
+            found = branch_advantages(rows, rewards, normalise=settings.advantage.normalise)
+            for place, credit in zip(places, found, strict=True):
+                if not np.isnan(constant[place][0]):
+                    constant[place] = credit
+        return constant
+
+    def _learnt(self, example: Example, credit: NDArray[np.float32]) -> Example:
+        """The example with the column that the objective wants."""
+        name = "reward" if self._recipe.grpo.kl.in_reward else "advantage"
+        return replace(example, columns={**example.columns, name: credit})
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def sample_of_rollout(rollout: Rollout, task: Task) -> Sample:
     """What is graded of a rollout: the whole episode, or its one decision."""
     if not isinstance(task, PromptRecord):
-        rows = getattr(task, "rows", None)
-        return sample_of_episode(rollout.episode, {} if rows is None else {"rows": list(rows)})
+        return sample_of_episode(rollout.episode, task_labels(task))
     made = DecisionReply(task.decision(), task.tools, _reply(rollout), Matchers.of(task.matchers))
     episode = rollout.episode
     waits = [call.latency_ms for call in episode.session.calls if call.latency_ms is not None]
@@ -176,7 +208,7 @@ def sample_of_rollout(rollout: Rollout, task: Task) -> Sample:
         rollout.name,
         made,
         task.messages,
-        labels={"category": task.category, **task.meta},
+        labels=task_labels(task),
         reply_tokens=episode.sampled_tokens or None,
         latency_s=sum(waits) / 1000 if waits else None,
     )
