@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from firstchair.core.errors import DataError
 from firstchair.train.advantages import (
     Moments,
+    branch_advantages,
     group_advantages,
     moments,
     overlong_penalty,
@@ -139,3 +141,35 @@ def test_whitening_one_value_or_none_is_defined():
 def test_equal_values_whiten_to_zero():
     x = torch.full((5,), 0.1)
     assert whiten(x, moments(x)).abs().max() < 1e-3
+
+
+def branches(rows, rewards, *, normalise=False):
+    found = branch_advantages([np.array(row, np.int32) for row in rows], rewards, normalise=normalise)
+    return [values.tolist() for values in found]
+
+
+def test_credit_stands_where_rows_part_and_nowhere_else():
+    # Three begin with 7, 8; their mean is 2/3. Behind 8 one goes on with 1 (mean 0), two with 2 (mean 1).
+    rows = [[7, 8, 1, 4], [7, 8, 2, 4, 5], [7, 8, 2, 4, 6]]
+    found = branches(rows, [0.0, 1.0, 1.0])
+    assert found[0] == pytest.approx([0, 0, -2 / 3, 0])
+    assert found[1] == pytest.approx([0, 0, 1 / 3, 0, 0])
+    assert found[1] == found[2]
+    deviation = 3**-0.5
+    assert branches(rows, [0.0, 1.0, 1.0], normalise=True)[0][2] == pytest.approx(-2 / 3 / deviation, abs=1e-4)
+
+
+def test_a_row_that_ends_where_others_go_on_has_no_token_there():
+    assert branches([[7, 8], [7, 8, 9]], [0.0, 1.0]) == [[0.0, 0.0], [0.0, 0.0, 0.5]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.floats(-2, 2)), min_size=1, max_size=8)
+)
+def test_along_a_row_credit_adds_up_to_what_its_like_earned_over_the_mean(group):
+    rows = [[*ids, 9] for ids, _ in group]  # each ends in a token of its own kind, so that none ends within another
+    rewards = [reward for _, reward in group]
+    for row, found in zip(rows, branches(rows, rewards), strict=True):
+        alike = [reward for other, reward in zip(rows, rewards, strict=True) if other == row]
+        assert sum(found) == pytest.approx(sum(alike) / len(alike) - sum(rewards) / len(rewards), abs=1e-5)

@@ -2,6 +2,7 @@ import json
 import shutil
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from tests.services import full, small_disk
 
@@ -169,6 +170,27 @@ def test_several_steps_on_one_batch(base, tmp_path):
     assert run.steps == 4
     assert [line["rows"] for line in run.metrics] == [3, 3, 3, 3]
     assert len(lines_of(run.run_dir)) == 12
+
+
+def test_credit_at_branches_adds_up_to_what_each_rollout_earned_over_its_group(base, tmp_path, monkeypatch):
+    feed, fed = RolloutSource.feed, []
+
+    def seen(self, cursor):
+        fed.append(feed(self, cursor))
+        return fed[-1]
+
+    monkeypatch.setattr(RolloutSource, "feed", seen)
+    advantage = {"credit": "branch", "normalise": False}
+    run = train_grpo(recipe_of(base, tmp_path / "run", grpo={"advantage": advantage}, batches=1))
+    assert run.metrics[0]["grad_norm"] > 0
+    examples = [example for step in fed[0].steps for example in step]
+    assert len(examples) == 6
+    earned = [line["advantage"] for line in lines_of(run.run_dir)]
+    for example in examples:
+        credit = example.columns["advantage"]
+        assert credit.sum() == pytest.approx(earned[example.key], abs=1e-4)
+        assert 0 < np.count_nonzero(credit) < example.trained_tokens / 2
+        assert not credit[~example.loss_mask].any()
 
 
 def test_an_engine_that_keeps_its_old_weights_stops_the_run(base, tmp_path, monkeypatch):

@@ -40,6 +40,10 @@ def test_defaults_are_valid():
         ({"policy": {"dual_clip": 1.0}}, "policy.dual_clip: .*greater than 1"),
         ({"policy": {"ratio": "one"}, "steps_per_batch": 2}, "policy.ratio=one .* found trainer and 2"),
         ({"policy": {"ratio": "one", "old": "behaviour"}}, "policy.ratio=one .* found behaviour and 1"),
+        (
+            {"advantage": {"credit": "branch"}, "kl": {"place": "reward", "coefficient": 0.1}},
+            "advantage.credit=branch needs advantages before .* put the KL into the loss",
+        ),
         ({"entropy": -1.0}, "entropy: .*greater than or equal to 0"),
         ({"steps_per_batch": 0}, "steps_per_batch: .*greater than or equal to 1"),
         (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from firstchair.core.errors import DataError
@@ -75,6 +76,47 @@ def _against_the_mean(rewards: np.ndarray, normalise: bool) -> np.ndarray:
         return np.zeros_like(rewards)
     centred = rewards - rewards.mean()
     return np.asarray(centred / (rewards.std(ddof=1) + STD_EPS) if normalise else centred)
+
+
+def branch_advantages(
+    rows: Sequence[NDArray[np.int32]], rewards: Sequence[float], *, normalise: bool
+) -> list[NDArray[np.float32]]:
+    """Advantages token by token, from what the rows of one group have in common: one ``[n]`` array for each row.
+
+    The value of a prefix is the mean reward of the rows that begin with it, and a token's advantage is the value
+    with it less the value without (a Monte-Carlo estimate of what the step is worth: VinePPO, Kazemnejad et al. 2024;
+    from the tree of one group: SPO-tree, Guo et al. 2025). So it is 0 but where rows part: what led there is in all
+    of them, and what follows in one row alone says nothing more. ``normalise`` divides by the standard deviation of
+    the rewards, as ``group_advantages`` does. ``rows``: whole token streams, prompt included.
+    """
+    values = np.asarray(rewards, np.float64)
+    scale = values.std(ddof=1) + STD_EPS if normalise and len(values) > 1 else 1.0
+    found = [np.zeros(len(row), np.float32) for row in rows]
+    open_: list[tuple[list[int], int]] = [(list(range(len(rows))), 0)]
+    while open_:
+        members, start = open_.pop()
+        place = _parting(rows, members, start)
+        children: dict[int, list[int]] = {}
+        for member in members:
+            if place < len(rows[member]):
+                children.setdefault(int(rows[member][place]), []).append(member)
+        for child in children.values():
+            gain = (values[child].mean() - values[members].mean()) / scale
+            for member in child:
+                found[member][place] = gain
+            if len(child) > 1:
+                open_.append((child, place + 1))
+    return found
+
+
+def _parting(rows: Sequence[NDArray[np.int32]], members: Sequence[int], start: int) -> int:
+    """The first place from ``start`` on at which the members differ, or at which one of them has ended."""
+    end = min(len(rows[member]) for member in members)
+    first = rows[members[0]][start:end]
+    differ = np.zeros(len(first), np.bool_)
+    for member in members[1:]:
+        differ |= rows[member][start:end] != first
+    return start + int(differ.argmax()) if differ.any() else end
 
 
 def without_truncated(

@@ -45,6 +45,9 @@ class Advantage(Strict):
 
     normalise: bool = True
     """Divide by the group's standard deviation (GRPO). Without it, easy and hard prompts weigh alike (Dr. GRPO)."""
+    credit: Literal["rollout", "branch"] = "rollout"
+    """``rollout``: every token of a rollout has its advantage. ``branch``: only tokens at which rollouts of the group
+    part have one, the mean reward behind them less that of all that came there; the rest have 0."""
     overlong: Overlong | None = None
     mask_truncated: bool = False
     """Leave rollouts that were cut at their length limit out of the loss; their rewards stay in the group's mean."""
@@ -135,6 +138,11 @@ class Grpo(Strict):
             raise ValueError(
                 f"row_tokens ({self.row_tokens}) goes with reduction=constant, and only with it; found "
                 f"reduction={self.reduction}"
+            )
+        if self.advantage.credit == "branch" and self.kl.in_reward:
+            raise ValueError(
+                "advantage.credit=branch needs advantages before the reference is asked, and kl.place=reward makes "
+                "them after; put the KL into the loss"
             )
         if self.off_policy.correction != "none" and self.policy.old == "behaviour":
             raise ValueError(
