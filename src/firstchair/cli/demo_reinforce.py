@@ -31,7 +31,7 @@ from firstchair.rollout.prompt_record import PromptRecord
 if TYPE_CHECKING:
     from firstchair.train.dagger_figures import DaggerFigures
 
-SAMPLES, RATE = 8, 6e-4
+SAMPLES, RATE = 8, 1e-3
 """Rollouts of a decision; peak learning rate of GRPO."""
 
 REWARD: Mapping[CheckName, float] = MappingProxyType(
@@ -107,9 +107,9 @@ def grpo(start: Path, prompts: Path, out: Path, *, batches: int, prompts_per_bat
             max_new_tokens=SAMPLING.max_new_tokens,
             concurrency=SAMPLES * prompts_per_batch,
         ),
-        grpo=Grpo(advantage=Advantage(drop_flat=True)),
+        grpo=Grpo(advantage=Advantage(drop_flat=True, credit="branch")),
         optimizer=Muon(lr=RATE, adamw_lr=RATE),
-        schedule=Schedule(kind="linear", warmup_ratio=0.0, floor=0.1),
+        schedule=Schedule(kind="linear", warmup_ratio=0.05, floor=0.05),
         batches=batches,
         precision="auto",
         seed=seed,
