@@ -14,7 +14,8 @@ from tests.rewards.conftest import picks, sample, says, text_of
 
 from firstchair.catalog.call_rules import Matchers
 from firstchair.chat.messages import Tool
-from firstchair.core.config import load_recipe, validate
+from firstchair.cli.demo_reinforce import REWARD
+from firstchair.core.config import load_fields, load_recipe, validate
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.rewards.composition import Composition
 from firstchair.rewards.grading import Grader
@@ -97,6 +98,16 @@ def test_degenerate_replies_at_decision_points_earn_less_than_an_honest_one():
     assert report.honest.reward == pytest.approx(1.0)
     rewards = [one.reward for one in report.degenerate]
     assert all(reward is not None and reward < 0.6 for reward in rewards)
+
+
+def test_rewards_that_stand_elsewhere_are_those_that_are_checked_here():
+    decision = load_recipe(Composition, REWARDS / "decision.yaml")
+    assert {one.check: one.weight for one in decision.components} == REWARD
+    for path in sorted(REWARDS.parent.glob("*.yaml")):
+        fields = load_fields(path)
+        if "reward" in fields:
+            found = validate(Composition, fields["reward"], source=str(path))
+            assert found in [load_recipe(Composition, shipped) for shipped in REWARDS.glob("*.yaml")]
 
 
 def test_known_good_and_bad_replies_prove_every_part_of_the_decision_reward():
