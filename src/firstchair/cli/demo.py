@@ -23,9 +23,9 @@ def demo(
     reinforce: Annotated[
         bool, typer.Option(help="Reinforce the trained model too: RL-readiness, GRPO, one DAgger round.")
     ] = True,
-    grpo_batches: Annotated[int, typer.Option(min=1, max=1_000_000, help="Batches of GRPO.")] = 10,
+    grpo_batches: Annotated[int, typer.Option(min=1, max=1_000_000, help="Batches of GRPO.")] = 4,
     grpo_prompts: Annotated[int, typer.Option(min=1, max=1_000_000, help="Decisions of a GRPO batch.")] = 128,
-    dagger_episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes of the DAgger round.")] = 120,
+    dagger_episodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Episodes of the DAgger round.")] = 200,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tasks, recordings and training.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier demo wrote in --out.")] = False,
 ) -> None:

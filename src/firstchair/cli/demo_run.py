@@ -79,10 +79,10 @@ class DemoOptions:
     epochs: float = 1.0
     reinforce: bool = True
     """Whether the second half runs: RL-readiness, GRPO, DAgger."""
-    grpo_batches: int = 10
+    grpo_batches: int = 4
     grpo_prompts: int = 128
     """Decisions of a batch; of about a quarter of them some samples are right and some are wrong."""
-    dagger_episodes: int = 120
+    dagger_episodes: int = 200
     seed: int = 0
 
 
