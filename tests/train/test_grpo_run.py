@@ -331,6 +331,11 @@ def test_a_reward_of_measures_alone_is_refused_before_anything_is_trained(base, 
     [
         ({"rollouts": {"staleness": 1}}, "staleness=1"),
         ({"rollouts": {"samples": 1}}, "rollouts.samples"),
+        ({"rollouts": {"stall_s": 0}}, "rollouts.stall_s"),
+        (
+            {"reward": {"components": [*REWARD["components"], {"name": "usd", "kind": "cost", "bounds": [0, 1]}]}},
+            "usd is a cost, and the policy that is sampled here has no price",
+        ),
         (
             {"grpo": {"kl": {"place": "reward", "coefficient": 0.1}, "advantage": {"mask_truncated": True}}},
             "put the KL",

@@ -64,6 +64,8 @@ class Rollouts(Strict):
     """Sampled tokens of an episode."""
     tool_s: float | None = Field(default=None, gt=0)
     wall_s: float | None = Field(default=None, gt=0)
+    stall_s: float = Field(default=900.0, gt=0)
+    """Longest wait for one step of the policy or the environment; an episode that waits longer has failed."""
     concurrency: int = Field(default=256, ge=1, le=MOST)
     """Environments that live at once."""
     refill: int = Field(default=0, ge=0, le=100)
@@ -104,6 +106,12 @@ class GrpoRecipe(RunRecipe):
             raise ValueError(
                 "rollouts.staleness=1 trains on samples of older weights; set grpo.off_policy.correction (truncate "
                 "or gate) or grpo.policy.old=behaviour, so that this is corrected for"
+            )
+        priced = [component.name for component in self.reward.components if component.kind == "cost"]
+        if priced:
+            raise ValueError(
+                f"reward.components: {priced[0]} is a cost, and the policy that is sampled here has no price, so "
+                "nothing could be graded; leave it out, or use length"
             )
         if self.grpo.kl.in_reward and self.grpo.advantage.mask_truncated:
             raise ValueError(

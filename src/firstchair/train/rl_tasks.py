@@ -45,7 +45,9 @@ class OpenEnvironment:
 
 def open_environment(spec: DeskTasks | DecisionTasks | PythonTasks, rollouts: Rollouts) -> OpenEnvironment:
     """What ``spec`` names. Raises ``ConfigError`` or ``DataError`` when it cannot be read or imported."""
-    limits = Limits(max_tokens=rollouts.max_tokens, tool_s=rollouts.tool_s, wall_s=rollouts.wall_s)
+    limits = Limits(
+        max_tokens=rollouts.max_tokens, tool_s=rollouts.tool_s, wall_s=rollouts.wall_s, stall_s=rollouts.stall_s
+    )
     if isinstance(spec, DeskTasks):
         return OpenEnvironment(DeskEnvironment, make_tasks(spec.tasks, spec.seed), limits, Teacher())
     if isinstance(spec, DecisionTasks):
