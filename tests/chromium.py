@@ -6,8 +6,10 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
 )
+
+WAIT_S = 60.0
+"""Longest wait for the browser."""
 
 
 class Tab:
@@ -52,6 +57,8 @@ class Tab:
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            if not select.select([self._reads], [], [], WAIT_S)[0]:
+                raise RuntimeError(f"Chromium said nothing for {WAIT_S:g} s")
             data = os.read(self._reads, 1 << 20)
             if not data:
                 raise RuntimeError("Chromium ended")
@@ -91,6 +98,14 @@ class Tab:
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
+
+    def wait_for(self, condition: str) -> None:
+        """Until an expression is true; what a page does after its load event is done a frame or more later."""
+        deadline = time.monotonic() + WAIT_S
+        while not self.run(condition):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not so within {WAIT_S:g} s: {condition}")
+            time.sleep(0.02)
 
     def press(self, key: str) -> None:
         """``Tab`` and the like, as from a keyboard."""

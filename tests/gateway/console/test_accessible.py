@@ -52,6 +52,7 @@ def log_in(tab: Tab, url: str, key: str) -> None:
     """By keyboard alone: the field has the focus."""
     tab.open(f"{url}/login")
     if tab.run("location.pathname") == "/login":
+        tab.wait_for("document.activeElement.tagName === 'INPUT'")
         tab.send("Input.insertText", text=key)
         before = tab.loads
         tab.press("Enter")
