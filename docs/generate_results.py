@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from firstchair.cli.demo_run import MOMENTS, TITLES
 from firstchair.core.atomic import write_text
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import loads_bytes
@@ -32,14 +33,10 @@ ROWS = {
 """Metric of the summary → what the table calls it."""
 
 
-MODELS = {"baseline": ("base", "before"), "sft": ("trained", "after"), "rl": ("reinforced", "rl")}
-"""Model of the summary → what the table calls it, what the summary calls its episodes."""
-
-
 def table(summary: dict[str, Any]) -> str:
     """The results as a Markdown table with 95% intervals."""
-    names = [name for name in MODELS if name in summary]
-    heads = " | ".join(MODELS[name][0] for name in names)
+    names = [name for name in MOMENTS if name in summary]
+    heads = " | ".join(TITLES[name] for name in names)
     lines = [f"| | {heads} | n |", "| --- |" + " --- |" * (len(names) + 1)]
     for metric, title in ROWS.items():
         lines.append(row(title, [summary[name][metric] for name in names]))
@@ -47,7 +44,7 @@ def table(summary: dict[str, Any]) -> str:
             kinds = summary["strict_pass_by_kind"]
             lines += [row(f"… of {kind}", [kinds[name][kind] for name in names]) for kind in kinds["baseline"]]
     alive = summary["completion"]
-    lines.append(row("tasks completed in the desk", [alive[MODELS[name][1]] for name in names]))
+    lines.append(row("tasks completed in the desk", [alive[MOMENTS[name]] for name in names]))
     options, seconds, golden = summary["options"], summary["seconds"], summary["golden_sha256"]
     epochs = f"{options['epochs']:g} epoch{'' if options['epochs'] == 1 else 's'}"
     size = f"{options['sessions']:,} training sessions, {epochs}, seed {options['seed']}"

@@ -1,20 +1,19 @@
 """What breaks around a GRPO run is counted, masked out and named, and is no score; what it stops goes on later."""
 
 import itertools
-import json
 import threading
 
 import orjson
 import pytest
+from tests.train.test_grpo_run import lines_of
+from tests.train.test_grpo_run import recipe_of as plain_recipe
 
 from firstchair.chat.actions import Action
-from firstchair.core.config import validate
 from firstchair.core.errors import RunFailed
 from firstchair.rollout.environment import Check, Outcome
 from firstchair.rollout.python_environment import PythonEnvironment
 from firstchair.testing.environment import WordTask
 from firstchair.testing.fault_server import Answer, FaultServer
-from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.grpo_run import train_grpo
 from firstchair.train.rollout_source import RolloutSource
 
@@ -33,23 +32,14 @@ TASTE = {
 
 
 def recipe_of(base, out, reward, *, prompts, samples):
-    fields = {
-        "model": str(base),
-        "out": str(out),
-        "environment": {"type": "python", "factory": f"{__name__}:errands"},
-        "reward": reward,
-        "rollouts": {"prompts": prompts, "samples": samples, "max_steps": 3, "max_new_tokens": 8},
-        "grpo": {"advantage": {"drop_flat": True}},
-        "optimizer": {"type": "adamw", "lr": 1e-3},
-        "schedule": {"kind": "constant", "warmup_ratio": 0.0},
-        "batches": 3,
-        "save": {"every": 1, "keep": 1},
-    }
-    return validate(GrpoRecipe, fields, source="test")
-
-
-def lines_of(run):
-    return [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+    return plain_recipe(
+        base,
+        out,
+        environment={"type": "python", "factory": f"{__name__}:errands"},
+        reward=reward,
+        rollouts={"prompts": prompts, "samples": samples, "max_steps": 3, "max_new_tokens": 8},
+        grpo={"advantage": {"drop_flat": True}},
+    )
 
 
 class Judge:

@@ -11,11 +11,9 @@ from typing import Any
 from firstchair.cli.demo_gateway import CANDIDATE, INCUMBENT, SLOT, GatewayFiles
 from firstchair.cli.demo_score import Scores
 from firstchair.cli.gates import run_spending
-from firstchair.core.atomic import write_text
 from firstchair.core.clock import utc_now
-from firstchair.core.jsontext import dumps
 from firstchair.data.golden import GoldenSet
-from firstchair.evals.gate_files import make_record, read_episodes
+from firstchair.evals.gate_files import make_record, read_episodes, write_gates
 from firstchair.evals.gate_record import GateRecord, GateVerdict, sealed
 from firstchair.evals.gate_thresholds import Thresholds
 from firstchair.evals.gates import Evidence, six_gates
@@ -52,12 +50,12 @@ def run_gates(
         route=str(route),
         slot=SLOT,
     )
-    write_text(gates_path(files.out, candidate.run.path.name), dumps(sealed(record)) + "\n")
+    write_gates(record, gates_path(files.out, candidate.run.path.name))
     return record
 
 
 def gates_path(out: Path, name: str) -> Path:
-    """Where the record of the model lies whose replay run is ``out/name``."""
+    """Where a record lies: of the six gates under the name of the model's replay run, or ``rl-ready``."""
     return out / "gates" / f"{name}.json"
 
 

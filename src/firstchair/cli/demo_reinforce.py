@@ -5,28 +5,27 @@ sft/model ── rl-ready gate ── GRPO on single decisions of the recorded s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from firstchair.catalog.catalog import Catalog, catalog_yaml
 from firstchair.catalog.verdict import score
+from firstchair.cli.demo_gates import gates_path
 from firstchair.cli.demo_score import SAMPLING, Scores
 from firstchair.cli.demo_tasks import Purpose, task_seed
 from firstchair.cli.gates import compared_here
 from firstchair.core.atomic import write_text
 from firstchair.core.clock import utc_now
-from firstchair.core.jsontext import dumps
 from firstchair.data.golden import GoldenSet, verify
 from firstchair.data.rl_prompts import LeftOut, sft_prompts, write_prompts
 from firstchair.data.sft import read_sft
-from firstchair.evals.gate_files import input_of, make_record
-from firstchair.evals.gate_record import GateRecord, sealed
+from firstchair.evals.gate_files import input_of, make_record, write_gates
+from firstchair.evals.gate_record import GateRecord
 from firstchair.evals.gate_thresholds import Thresholds
 from firstchair.evals.rl_ready import Readiness, rl_ready_gates
 from firstchair.rewards.verifiers import CheckName
-from firstchair.rollout.prompt_record import PromptRecord
 
 if TYPE_CHECKING:
     from firstchair.train.dagger_figures import DaggerFigures
@@ -67,19 +66,15 @@ def readiness(
         created_at=utc_now(),
         seed=seed,
     )
-    write_text(out / "gates" / "rl-ready.json", dumps(sealed(record)) + "\n")
+    write_gates(record, gates_path(out, "rl-ready"))
     return record
 
 
 def write_rl_prompts(corpus: Path, catalog: Catalog, out: Path) -> None:
     """Every right decision of the recorded sessions as a prompt; gold is for the verifier alone."""
     left_out, matchers = LeftOut(), catalog.matchers()
-
-    def made() -> Iterator[PromptRecord]:
-        for record in read_sft(corpus):
-            yield from sft_prompts(record, matchers, left_out)
-
-    write_prompts(out, made(), source=str(corpus), left_out=left_out)
+    made = (row for record in read_sft(corpus) for row in sft_prompts(record, matchers, left_out))
+    write_prompts(out, made, source=str(corpus), left_out=left_out)
 
 
 def grpo(start: Path, prompts: Path, out: Path, *, batches: int, prompts_per_batch: int, seed: int) -> Path:

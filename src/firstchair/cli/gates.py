@@ -229,13 +229,9 @@ def _signed(who: str, seed: int) -> dict[str, Any]:
 
 def _write(record: GateRecord, out: Path, *, force: bool, as_json: bool) -> None:
     from firstchair.cli.gates_view import print_gates
-    from firstchair.core.atomic import write_text
-    from firstchair.core.jsontext import dumps
-    from firstchair.evals.gate_record import sealed
+    from firstchair.evals.gate_files import write_gates
 
-    whole = sealed(record)
-    write_text(out, dumps(whole) + "\n", force=force)
-    print_gates(record, whole, out, as_json=as_json)
+    print_gates(record, write_gates(record, out, force=force), out, as_json=as_json)
     raise typer.Exit(0 if record.passed else 1)
 
 

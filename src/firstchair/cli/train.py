@@ -105,7 +105,7 @@ def _on_records(
             resume=resume,
             force=force,
             progress=progress,
-            say=lambda text: typer.echo(text, err=True),
+            say=_say,
         )
     if os.environ.get("RANK", "0") == "0":
         print_result(result, method.held_out, as_json=as_json)
@@ -131,7 +131,7 @@ def grpo(
     from firstchair.train.grpo_run import train_grpo
 
     with _interruptible(loaded.out):
-        result = train_grpo(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+        result = train_grpo(loaded, resume=resume, force=force, say=_say)
     print_reinforced(result, as_json=as_json)
 
 
@@ -157,8 +157,13 @@ def dagger(
     from firstchair.train.dagger_run import train_dagger
 
     with _interruptible(loaded.out):
-        result = train_dagger(loaded, resume=resume, force=force, say=lambda text: typer.echo(text, err=True))
+        result = train_dagger(loaded, resume=resume, force=force, say=_say)
     print_taught(result, as_json=as_json)
+
+
+def _say(text: str) -> None:
+    """What a run tells beside its result."""
+    typer.echo(text, err=True)
 
 
 @contextmanager

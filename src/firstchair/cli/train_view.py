@@ -75,15 +75,20 @@ def _counts(splits: Mapping[str, TokenCounts]) -> Table:
     return table
 
 
-def print_result(result: RecordResult, held_out: Sequence[str], *, as_json: bool) -> None:
-    """What a finished run leaves, and the figures ``held_out`` of its first and its last evaluation."""
-    facts: dict[str, Any] = {
+def _left(result: RecordResult | GrpoResult) -> dict[str, Any]:
+    """What every finished run leaves."""
+    return {
         "run": str(result.run_dir),
         "model": str(result.model_dir),
         "steps": result.steps,
         "tokens": result.tokens,
         "seconds": round(result.seconds, 1),
     }
+
+
+def print_result(result: RecordResult, held_out: Sequence[str], *, as_json: bool) -> None:
+    """What a finished run leaves, and the figures ``held_out`` of its first and its last evaluation."""
+    facts = _left(result)
     evals = [line for line in result.metrics if line["event"] == "eval"]
     for name in held_out:
         facts[f"held_out_{name}_before"] = evals[0][name] if evals else None
@@ -95,13 +100,7 @@ def print_reinforced(result: GrpoResult, *, as_json: bool) -> None:
     """What a finished GRPO run leaves: first batches beside last ones, so that it shows whether it learned."""
     steps = [line for line in result.metrics if line["event"] == "step" and "reward" in line]
     tenth = max(len(steps) // 10, 1)
-    facts: dict[str, Any] = {
-        "run": str(result.run_dir),
-        "model": str(result.model_dir),
-        "steps": result.steps,
-        "tokens": result.tokens,
-        "seconds": round(result.seconds, 1),
-    }
+    facts = _left(result)
     for name in ("reward", "solved", "malformed", "behaviour_diff_max"):
         for when, some in (("first", steps[:tenth]), ("last", steps[-tenth:])):
             values = [line[name] for line in some if name in line]

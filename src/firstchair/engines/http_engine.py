@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -11,11 +12,21 @@ from typing import Any
 
 import httpx
 
-from firstchair.core.errors import DataError
+from firstchair.core.errors import ConfigError, DataError
 from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request, Stop
 from firstchair.engines.group_queue import GroupGate
 from firstchair.engines.http_retry import HttpFailure, RetryPolicy, post_json
 from firstchair.engines.inflight import InFlight
+
+
+def key_from(variable: str, *, field: str) -> str:
+    """The key in an environment variable that ``field`` of a recipe names; ``none``, as servers without keys like it,
+    where none is named. Raises ``ConfigError`` when the variable is not set.
+    """
+    key = os.environ.get(variable, "") if variable else "none"
+    if not key:
+        raise ConfigError(f"{field}: the environment variable {variable} is not set")
+    return key
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from typing import Any
 
 from firstchair import __version__
 from firstchair.chat.parity import HOLDS
+from firstchair.core.atomic import write_text
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.hashing import sha256_file
-from firstchair.core.jsontext import content_id, loads_bytes
+from firstchair.core.jsontext import content_id, dumps, loads_bytes
 from firstchair.data.golden import GoldenSet
 from firstchair.evals.compare import refuse_unlike, serving_differences
-from firstchair.evals.gate_record import Gate, GateRecord, GoldenUsed, Input, Kind, Scored, all_passed
+from firstchair.evals.gate_record import Gate, GateRecord, GoldenUsed, Input, Kind, Scored, all_passed, sealed
 from firstchair.evals.gate_thresholds import Thresholds
 from firstchair.evals.played import Played, read_played
 from firstchair.evals.rl_ready import Parity
@@ -86,6 +87,13 @@ def scored(run: Run) -> Scored:
         run_sha256=sha256_file(run.path / RUN),
         rows_sha256=sha256_file(run.path / ROWS),
     )
+
+
+def write_gates(record: GateRecord, path: Path, *, force: bool = False) -> dict[str, Any]:
+    """Write ``record`` with its seal; returns what stands there."""
+    whole = sealed(record)
+    write_text(path, dumps(whole) + "\n", force=force)
+    return whole
 
 
 def make_record(

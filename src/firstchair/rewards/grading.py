@@ -80,10 +80,8 @@ class Grader:
     def _by_code(self, sample: Sample) -> dict[str, Value]:
         """What needs no judge; where it settles that none is asked, that stands in the judge components' place."""
         mine = [component for component in self.composition.components if applies(component, sample.labels)]
-        failure = sample.failure
-        if (
-            failure is not None
-        ):  # half an episode is no answer: whatever is said of it would be a score of the machinery
+        # Half an episode is no answer: whatever is said of it would be a score of the machinery.
+        if (failure := sample.failure) is not None:
             return {component.name: failure for component in mine}
         values: dict[str, Value] = {}
         for component in mine:

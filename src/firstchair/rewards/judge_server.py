@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,7 +10,7 @@ from pydantic import Field, field_validator
 from firstchair.core.config import Strict
 from firstchair.core.errors import ConfigError
 from firstchair.engines.base import Sampling
-from firstchair.engines.http_engine import HttpOptions
+from firstchair.engines.http_engine import HttpOptions, key_from
 from firstchair.engines.http_retry import RetryPolicy
 from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.rewards.judge_client import JudgeClient
@@ -62,14 +61,12 @@ def open_judge(server: JudgeServer) -> JudgeClient:
         raise ConfigError(
             "judge.base_url: found a user or a query in it; leave them out and name the key's variable in api_key_env"
         )
-    key = os.environ.get(server.api_key_env, "") if server.api_key_env else ""
-    if server.api_key_env and not key:
-        raise ConfigError(f"judge.api_key_env: the environment variable {server.api_key_env} is not set")
+    key = key_from(server.api_key_env, field="judge.api_key_env")
     policy = RetryPolicy(tries=server.tries, read_s=server.try_s, total_s=server.question_s)
     engine = OpenAIEngine(
         server.base_url,
         server.model,
-        api_key=key or "none",
+        api_key=key,
         mode="chat",
         concurrency=server.concurrency,
         options=HttpOptions(retry=policy),

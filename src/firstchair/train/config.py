@@ -36,6 +36,18 @@ PlainUrl = Annotated[str, AfterValidator(_plain)]
 """A server's address. No user, password or query in it: they would stand in messages."""
 
 
+class ServerAddress(Strict):
+    """A server that a run asks, and how patiently."""
+
+    base_url: PlainUrl
+    api_key_env: str = ""
+    """Environment variable that holds the key."""
+    tries: int = Field(default=4, ge=1, le=100)
+    """Of one request when the server is busy (429), fails (5xx) or cannot be reached."""
+    try_s: float = Field(default=120.0, gt=0)
+    """Longest wait for one answer."""
+
+
 class SftData(Strict):
     """What is learnt from, and what the loss is measured on."""
 

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from firstchair.core.config import Strict
 from firstchair.core.seeds import MAX_SEED
-from firstchair.train.config import MOST, Batch, OverLong, PlainUrl, RunRecipe, type_or
+from firstchair.train.config import MOST, Batch, OverLong, RunRecipe, ServerAddress, type_or
 
 
 class DaggerTasks(Strict):
@@ -69,21 +69,14 @@ class TeacherBudget(Strict):
     usd: float | None = Field(default=None, gt=0)
 
 
-class _ProviderTeacher(Strict):
+class _ProviderTeacher(ServerAddress):
     """A model behind a provider's API."""
 
-    base_url: PlainUrl
     model: str = Field(min_length=1)
-    api_key_env: str = ""
-    """Environment variable that holds the key."""
     temperature: float = Field(default=0.0, ge=0)
     max_tokens: int = Field(default=1024, ge=16, le=MOST)
     """Of one action, its thinking included."""
     concurrency: int = Field(default=16, ge=1, le=1024)
-    tries: int = Field(default=4, ge=1, le=100)
-    """Of one question when the provider is busy (429), fails (5xx) or cannot be reached."""
-    try_s: float = Field(default=120.0, gt=0)
-    """Longest wait for one answer."""
     budget: TeacherBudget = TeacherBudget()
     prices: Prices | None = None
     cache: Path | None = None

@@ -40,7 +40,6 @@ from firstchair.data.sft import SftRecord, read_sft, write_sft
 from firstchair.engines.base import Sampling
 from firstchair.engines.openmp import compute_threads
 from firstchair.engines.transformers_engine import TransformersEngine
-from firstchair.engines.weights import weights_revision
 from firstchair.evals.completion import Completion, completion
 from firstchair.evals.played import paired, read_played
 from firstchair.evals.stats import careful_difference
@@ -61,7 +60,7 @@ from firstchair.train.dagger_teachers import check_teacher, open_teacher
 from firstchair.train.loop import Say
 from firstchair.train.models import merge_adapter, pick_device
 from firstchair.train.precision import settled
-from firstchair.train.run_dir import RunDir, begin_record, open_run, refuse_both
+from firstchair.train.run_dir import RunDir, open_run, refuse_both
 from firstchair.train.sft import train_sft
 from firstchair.train.tokenising import ProgressMaker
 
@@ -100,14 +99,7 @@ def train_dagger(
     if recipe.replay.records is not None and not recipe.replay.records.is_file():
         raise ConfigError(f"replay.records: {recipe.replay.records}: no such file; check the path")
     renderer = trained_renderer(recipe.model)
-    fields = begin_record(
-        recipe,
-        kind="dagger",
-        base_revision=weights_revision(recipe.model),
-        template_hash=renderer.template_hash,
-        processes=1,
-    )
-    run = open_run(recipe, fields, resume=resume, force=force)
+    run = open_run(recipe, kind="dagger", template_hash=renderer.template_hash, resume=resume, force=force)
     return _Run(recipe, run, progress, say).whole(started)
 
 

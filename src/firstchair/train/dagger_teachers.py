@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from firstchair.core.errors import ConfigError
 from firstchair.engines.anthropic_engine import AnthropicEngine
 from firstchair.engines.base import Sampling
-from firstchair.engines.http_engine import HttpEngine, HttpOptions
+from firstchair.engines.http_engine import HttpEngine, HttpOptions, key_from
 from firstchair.engines.http_retry import RetryPolicy
 from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.evals import metrics
@@ -26,13 +24,8 @@ TeacherChoice = ScriptedTeacher | OpenAITeacher | AnthropicTeacher
 
 
 def check_teacher(spec: TeacherChoice) -> str:
-    """The provider's key; empty where none is needed. Raises ``ConfigError`` when its variable is not set."""
-    if isinstance(spec, ScriptedTeacher) or not spec.api_key_env:
-        return ""
-    key = os.environ.get(spec.api_key_env, "")
-    if not key:
-        raise ConfigError(f"teacher.api_key_env: the environment variable {spec.api_key_env} is not set")
-    return key
+    """The provider's key; ``none`` where none is needed. Raises ``ConfigError`` when its variable is not set."""
+    return key_from("" if isinstance(spec, ScriptedTeacher) else spec.api_key_env, field="teacher.api_key_env")
 
 
 @asynccontextmanager
@@ -60,7 +53,7 @@ async def open_teacher(spec: TeacherChoice, *, cache: Path, spent: Spent) -> Asy
 
 
 def _engine(spec: OpenAITeacher | AnthropicTeacher) -> HttpEngine:
-    key = check_teacher(spec) or "none"
+    key = check_teacher(spec)
     options = HttpOptions(retry=RetryPolicy(tries=spec.tries, read_s=spec.try_s))
     if isinstance(spec, AnthropicTeacher):
         return AnthropicEngine(spec.base_url, spec.model, api_key=key, concurrency=spec.concurrency, options=options)

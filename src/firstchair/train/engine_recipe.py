@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from firstchair.core.config import Strict
-from firstchair.train.config import PlainUrl, type_or
+from firstchair.train.config import ServerAddress, type_or
 
 
 class InProcessEngine(Strict):
@@ -17,22 +17,15 @@ class InProcessEngine(Strict):
     type: Literal["transformers"] = "transformers"
 
 
-class _ServerEngine(Strict):
-    """A server that runs already; new weights reach it as files."""
+class _ServerEngine(ServerAddress):
+    """A server that runs already; new weights reach it as files. Loading a whole model is one answer."""
 
-    base_url: PlainUrl
     dtype: Literal["float32", "bfloat16"]
     """What the server computes in, its ``--dtype``: whole models are written so, and what the probe after a push
     tolerates follows from it."""
     weights_dir: Path | None = None
     """Folder for the weights on their way, which the server must see under the same path, and which belongs to this
     run alone; ``pushed`` in the run directory when left out. The newest stay."""
-    api_key_env: str = ""
-    """Environment variable that holds the key."""
-    tries: int = Field(default=4, ge=1, le=100)
-    """Of one request when the server is busy (429), fails (5xx) or cannot be reached."""
-    try_s: float = Field(default=120.0, gt=0)
-    """Longest wait for one answer; loading a whole model is one."""
 
 
 class VllmServer(_ServerEngine):

@@ -14,7 +14,6 @@ from firstchair.chat.trained import trained_renderer
 from firstchair.core.progress import progress
 from firstchair.data.prompt_source import PromptSource
 from firstchair.engines.base import Sampling
-from firstchair.engines.weights import weights_revision
 from firstchair.rewards.grading import Grader
 from firstchair.rewards.judge_server import open_judge
 from firstchair.rewards.probes import probe_rewards
@@ -31,7 +30,7 @@ from firstchair.train.reference import Reference
 from firstchair.train.rl_tasks import OpenEnvironment, open_environment
 from firstchair.train.rollout_batches import RolloutBatches
 from firstchair.train.rollout_source import Course, LoopThread, RolloutSource
-from firstchair.train.run_dir import RunDir, RunResult, begin_record, open_run, refuse_both
+from firstchair.train.run_dir import RunDir, RunResult, open_run, refuse_both
 from firstchair.train.samplers import open_sampler
 from firstchair.train.sft_inputs import Learner, load_learner
 from firstchair.train.tokenising import ProgressMaker
@@ -74,14 +73,7 @@ def train_grpo(
     renderer = trained_renderer(recipe.model)
     environment = open_environment(recipe.environment, recipe.rollouts)
     prompts = PromptSource[Task](environment.tasks, seed=recipe.seed)
-    fields = begin_record(
-        recipe,
-        kind="grpo",
-        base_revision=weights_revision(recipe.model),
-        template_hash=renderer.template_hash,
-        processes=1,
-    )
-    run = open_run(recipe, fields, resume=resume, force=force)
+    run = open_run(recipe, kind="grpo", template_hash=renderer.template_hash, resume=resume, force=force)
     done, seconds = run.finished(), 0.0
     if done is None or not run.model.is_dir():
         started = time.perf_counter()

@@ -27,6 +27,7 @@ from firstchair.core.atomic import atomic_dir, refuse_existing, write_text
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, IntegrityError
 from firstchair.core.jsontext import dumps
+from firstchair.engines.weights import weights_revision
 from firstchair.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, sweep
 from firstchair.train.config import RunRecipe
 from firstchair.train.metrics import read_steps
@@ -186,11 +187,10 @@ def refuse_both(*, resume: bool, force: bool) -> None:
         raise ConfigError("--resume continues a run and --force replaces it; give one of them")
 
 
-def open_run(recipe: RunRecipe, fields: dict[str, Any], *, resume: bool, force: bool) -> RunDir:
-    """The directory of a run that makes its own data: a new one, or the one to resume, checked.
-
-    ``fields``: what ``begin_record`` gives.
-    """
+def open_run(recipe: RunRecipe, *, kind: str, template_hash: str, resume: bool, force: bool) -> RunDir:
+    """The directory of a run that makes its own data: a new one, or the one to resume, checked."""
+    revision = weights_revision(recipe.model)
+    fields = begin_record(recipe, kind=kind, base_revision=revision, template_hash=template_hash, processes=1)
     run = RunDir(recipe.out)
     if resume:
         check_same_run(run.record(), recipe, fields)

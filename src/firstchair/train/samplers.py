@@ -7,7 +7,6 @@ trainer ── push-00000007/ ──► server      at once probed, and probed a
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,7 @@ from firstchair.chat.renderer import Renderer
 from firstchair.core.atomic import make_dirs
 from firstchair.core.errors import ConfigError, RunFailed, UpstreamError
 from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling
-from firstchair.engines.http_engine import HttpEngine, HttpOptions
+from firstchair.engines.http_engine import HttpEngine, HttpOptions, key_from
 from firstchair.engines.http_retry import HttpFailure, RetryPolicy
 from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.engines.scoring import ScoreItem
@@ -200,9 +199,7 @@ def _connected(
     recipe: GrpoRecipe, spec: ServerSpec, renderer: Renderer, adapter: str | None, thread: LoopThread
 ) -> Iterator[tuple[HttpEngine, ServerWeights]]:
     """The server's engine and weights: those of the model, or those of an adapter."""
-    key = os.environ.get(spec.api_key_env, "") if spec.api_key_env else "none"
-    if not key:
-        raise ConfigError(f"engine.api_key_env: the environment variable {spec.api_key_env} is not set")
+    key = key_from(spec.api_key_env, field="engine.api_key_env")
     retry, slots = RetryPolicy(tries=spec.tries, read_s=spec.try_s), recipe.rollouts.concurrency
     engine: HttpEngine
     weights: ServerWeights
