@@ -181,6 +181,11 @@ def test_what_an_episode_used_is_the_sum_of_its_calls_and_unknown_when_one_is():
     assert sample_of_episode(episode(Outcome(True), calls=tuple(calls))).cost_usd is None
 
 
+def test_what_an_environment_measured_reaches_the_sample():
+    assert sample_of_episode(episode(Outcome(True, measures={"cost_usd": 0.25}))).measures == {"cost_usd": 0.25}
+    assert sample_of_episode(episode(None, "boom")).measures == {}
+
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 

@@ -70,6 +70,11 @@ def play(method: str, odd: Any) -> list[Episode]:
         ("verify", Outcome(completed=None), "completed: found None; expected bool"),
         ("verify", Outcome(True, checks=(Check("a", 1),)), "checks.a.ok: found 1; expected bool"),
         ("verify", Outcome(True, score=float("nan")), "score: found nan; expected a finite number"),
+        (
+            "verify",
+            Outcome(True, measures={"cost_usd": None}),
+            "measures.cost_usd: found None; expected a finite number",
+        ),
         ("verify", SystemExit(3), "SystemExit: 3"),
         # Of a task of its own: taken for somebody's wish to stop, it would take the episode along without a word.
         ("step", asyncio.CancelledError(), "CancelledError: nobody had cancelled it"),

@@ -68,6 +68,8 @@ class Sample:
     """Waiting for the model, all calls together."""
     reply_tokens: int | None = None
     """Sampled tokens, all calls together. ``None``, here and above: unknown, which is not 0."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What the environment says the episode took, see ``Outcome.measures``; what is unknown is not in it."""
 
     @property
     def failure(self) -> NoValue | None:
@@ -136,6 +138,7 @@ def sample_of_episode(episode: Episode, labels: Mapping[str, Any] | None = None)
         cost_usd=sum(costs) if calls and len(costs) == len(calls) else None,
         latency_s=sum(waits) / 1000 if calls and len(waits) == len(calls) else None,
         reply_tokens=sum(call.usage.output for call in calls) if any(call.usage.output for call in calls) else None,
+        measures={} if episode.outcome is None else episode.outcome.measures,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -49,6 +50,9 @@ class Outcome:
     undecided: tuple[str, ...] = ()
     """Names of checks that code cannot decide and a judge must; they are not in ``checks``, and ``completed`` is then
     false without anything being wrong."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What the episode took, by name with its unit (``cost_usd``, ``latency_s``, ``calls.search``, …), for rewards to
+    read. A figure that is unknown is left out: that is not 0."""
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,8 +49,17 @@ def _check_outcome(found: Outcome) -> None:
         _is(check.ok, bool, f"checks.{check.name}.ok")
     _each(found.violations, str, "violations")
     _each(found.undecided, str, "undecided")
-    if found.score is not None and not (isinstance(found.score, int | float) and math.isfinite(found.score)):
+    if found.score is not None and not _is_finite(found.score):
         raise DataError(f"found {found.score!r:.200}; expected a finite number or None", field="score")
+    _is(found.measures, Mapping, "measures")
+    for name, value in found.measures.items():
+        _is(name, str, "measures")
+        if not _is_finite(value):
+            raise DataError(f"found {value!r:.200}; expected a finite number", field=f"measures.{name}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _each(values: Any, kind: type, field: str) -> None:

@@ -233,6 +233,8 @@ class LiveEpisode:
             labels["completed"] = outcome.completed
             meta["checks"] = [[check.name, check.ok, check.detail] for check in outcome.checks]
             meta["violations"] = list(outcome.violations)
+            if outcome.measures:
+                meta["measures"] = dict(outcome.measures)
         if self.error is not None:
             labels["error"] = self.error
         if self.malformed:
