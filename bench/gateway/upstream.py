@@ -11,8 +11,8 @@ import contextlib
 import json
 import sys
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import ToolCall
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.testing.scripted_upstream import Reply, Script, scripted_upstream
 
 WORDS = 64

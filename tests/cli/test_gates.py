@@ -7,6 +7,7 @@ import pytest
 
 from firstchair.catalog.catalog import Catalog, catalog_yaml
 from firstchair.catalog.policy import RoutingPolicy, RoutingRow
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.catalog.verdict import score
 from firstchair.core.hashing import sha256_file
 from firstchair.core.jsontext import dumps
@@ -16,7 +17,6 @@ from firstchair.evals.gate_record import opened
 from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.control.slots import Route, SlotConfig
 from firstchair.gateway.control.store import ControlStore
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.records import CallRecord, Outcome
 from firstchair.testing.sessions import trip_session, trip_tools
 from firstchair.train.base_model import base_model_dir

@@ -4,11 +4,12 @@ import threading
 import pytest
 import yaml
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.cli.gateway_view import nano_of, usd
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.control.store import ControlStore
-from firstchair.gateway.dialects.base import FailureKind, TokenCounts
+from firstchair.gateway.dialects.base import FailureKind
 from firstchair.gateway.records import CallRecord, Outcome
 from firstchair.gateway.reload import Control, Reloaded
 from firstchair.testing.gate_records import gate_record

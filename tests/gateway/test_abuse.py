@@ -10,9 +10,9 @@ import pytest
 import yaml
 from tests.gateway.conftest import saying
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.store import ControlStore
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.ending import MAX_SETTLED_NANO
 from firstchair.gateway.records import Outcome
 from firstchair.testing.gateway_server import provider, running_gateway

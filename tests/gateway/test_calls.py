@@ -11,8 +11,8 @@ import msgspec
 import openai
 import pytest
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import ToolCall
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.records import Outcome
 from firstchair.testing.gateway_server import provider, running_gateway
 from firstchair.testing.scripted_upstream import Fault, Reply, Script

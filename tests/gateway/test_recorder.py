@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from tests.gateway.recording.calls import record
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart, ToolCall
-from firstchair.gateway.dialects.base import EngineTokens, TokenCounts
+from firstchair.gateway.dialects.base import EngineTokens
 from firstchair.gateway.recorder import Recorder, encoded_record
 from firstchair.gateway.records import Attempt, decode_record, encode_record
 from firstchair.gateway.redaction import Redactor

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.core.errors import ConfigError
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.logs import MAX_LINES, CallLog, call_line
 from firstchair.gateway.metrics import Metrics, metrics_text
 from firstchair.gateway.records import CallRecord, Outcome

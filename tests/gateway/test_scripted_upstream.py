@@ -9,9 +9,10 @@ import httpx
 import openai
 import pytest
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import ToolCall
 from firstchair.chat.wire_request import Finish
-from firstchair.gateway.dialects.base import EngineTokens, TokenCounts
+from firstchair.gateway.dialects.base import EngineTokens
 from firstchair.testing.scripted_upstream import Fault, Raw, Reply, Script, Seen, scripted_upstream
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -3,12 +3,12 @@
 import httpx
 import pytest
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, TextPart, Tool, ToolCall
 from firstchair.core.errors import UpstreamError
 from firstchair.gateway.console.insight import shadow_budget
 from firstchair.gateway.control.keys import KeyLimits
 from firstchair.gateway.control.ledger import insert_records, report
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.metrics import metrics_text
 from firstchair.gateway.records import Outcome
 from firstchair.gateway.shadow import agreement, disagreements, runs_elsewhere

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from firstchair.catalog.token_counts import NANO
 from firstchair.chat.trained import trained_renderer
 from firstchair.cli.demo_gates import promotion_of
 from firstchair.cli.demo_gateway import (
@@ -37,7 +38,6 @@ from firstchair.core.errors import RunFailed
 from firstchair.evals.gate_record import GateRecord
 from firstchair.gateway.control.ledger import report
 from firstchair.gateway.control.store import Change, ControlStore
-from firstchair.gateway.records import NANO
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.server import running_app, running_teacher
 from firstchair.rollout.desk.task import DeskTask

@@ -13,6 +13,7 @@ from firstchair.cli.session_options import AsJson, Force
 from firstchair.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from firstchair.catalog.prices import PriceTable
     from firstchair.data.golden import GoldenSet
     from firstchair.evals.gate_record import GateRecord, Input
     from firstchair.evals.gate_thresholds import Thresholds
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from firstchair.evals.rl_ready import Parity
     from firstchair.evals.run_record import Run
     from firstchair.evals.spending import Spending
-    from firstchair.gateway.control.prices import PriceTable
     from firstchair.gateway.control.slots import Route
 
 app = typer.Typer(
@@ -268,9 +268,9 @@ def run_spending(
     file: Path, run: Run, before: Run | None, of: Route, baseline: Route
 ) -> tuple[Spending | None, Spending, Input]:
     """What the tokens of the runs would cost, and how long their decisions took: the baseline's, then the run's."""
+    from firstchair.catalog.prices import PriceTable
     from firstchair.evals.gate_files import input_of
     from firstchair.evals.spending import spending_of_run
-    from firstchair.gateway.control.prices import PriceTable
 
     table = PriceTable.load(file)
     spending = spending_of_run(run.rows, _prices(table, file, of))
@@ -280,8 +280,8 @@ def run_spending(
 
 
 def _prices(table: PriceTable, file: Path, route: Route) -> Prices:
+    from firstchair.catalog.token_counts import NANO
     from firstchair.evals.metrics import Prices
-    from firstchair.gateway.records import NANO
 
     price = table.price(route.model, route.provider)
     if price is None:

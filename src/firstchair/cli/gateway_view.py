@@ -13,6 +13,7 @@ import msgspec
 import typer
 import yaml
 
+from firstchair.catalog.token_counts import NANO
 from firstchair.cli.tables import Column, counted, number, print_json, print_list, shortened
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.config import GatewayConfig
@@ -23,7 +24,6 @@ from firstchair.gateway.control.ledger import tail as newest_calls
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key
 from firstchair.gateway.control.store import AuditEntry, Change, ControlStore, Edit
-from firstchair.gateway.records import NANO
 from firstchair.gateway.reload import Reloaded
 from firstchair.traces.times import utc_text
 

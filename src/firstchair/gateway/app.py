@@ -16,14 +16,16 @@ from typing import Any
 
 import msgspec
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.core.errors import BadRequest
+from firstchair.core.globs import is_glob
 from firstchair.core.jsontext import depth_of
 from firstchair.gateway.call import Call, Client, Send, new_call_id, wait_headers
 from firstchair.gateway.config import Limits
 from firstchair.gateway.context import estimated_tokens
-from firstchair.gateway.control.slots import SlotConfig, is_glob
+from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.snapshot import Key, Snapshot
-from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, FailureKind, TokenCounts
+from firstchair.gateway.dialects.base import Dialect, DialectName, Failure, FailureKind
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange, shown
 from firstchair.gateway.http_server import ON_LEAVING, has_left, nobody

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from firstchair.catalog.token_counts import NANO
 from firstchair.core.config import Strict, load_fields, load_recipe, validate
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control.slots import Name, Route, SlotConfig
 from firstchair.gateway.control.snapshot import Budget, BudgetPeriod
 from firstchair.gateway.dialects.base import DialectName
-from firstchair.gateway.records import NANO
 from firstchair.gateway.spool import FsyncPolicy
 
 ProviderType = Literal["anthropic", "openai", "openai-compatible"]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, TextPart, ThinkingPart
 from firstchair.gateway.context import estimated_tokens
-from firstchair.gateway.dialects.base import ChatAnswer, Failure, TokenCounts
+from firstchair.gateway.dialects.base import ChatAnswer, Failure
 from firstchair.gateway.records import Attempt, CallRecord, Outcome
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from firstchair.catalog.token_counts import NANO
 from firstchair.core.atomic import write_bytes
 from firstchair.core.errors import FirstchairError
-from firstchair.gateway.records import NANO, CallRecord
+from firstchair.gateway.records import CallRecord
 
 if TYPE_CHECKING:
     from firstchair.gateway.shadow import Shadows

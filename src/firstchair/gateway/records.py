@@ -10,11 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message
-from firstchair.gateway.dialects.base import DialectName, EngineTokens, FailureKind, TokenCounts
-
-NANO = 1_000_000_000
-"""Money is counted in whole billionths of a US dollar, so that sums equal their calls exactly."""
+from firstchair.gateway.dialects.base import DialectName, EngineTokens, FailureKind
 
 
 class Outcome(StrEnum):

@@ -152,8 +152,8 @@ def _prepare(config: GatewayConfig) -> None:
 
 def _check_files(config: GatewayConfig) -> None:
     """Read what the file names, but for the redaction hook, which is no code for this process."""
+    from firstchair.catalog.prices import PriceTable
     from firstchair.gateway.context import PromptCounter
-    from firstchair.gateway.control.prices import PriceTable
     from firstchair.gateway.redaction import Redactor
 
     for name, provider in config.providers.items():

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 
+from firstchair.catalog.prices import PriceTable
 from firstchair.gateway.breaker import Breaker, BreakerRules
 from firstchair.gateway.config import GatewayConfig, Recording
 from firstchair.gateway.context import PromptCounter
-from firstchair.gateway.control.prices import PriceTable
 from firstchair.gateway.recorder import Recorder
 from firstchair.gateway.redaction import Redactor, load_hook
 from firstchair.gateway.spool import SpoolWriter

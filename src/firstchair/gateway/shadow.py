@@ -22,13 +22,14 @@ from sqlalchemy import Connection, select
 
 from firstchair.catalog.compare import compare, compile_shape
 from firstchair.catalog.matchers import Match
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.gateway.call import Call, Client, new_call_id
 from firstchair.gateway.context import estimated_tokens
 from firstchair.gateway.control.slots import Retries, Route, SlotConfig
 from firstchair.gateway.control.snapshot import SHADOWS, Budget
 from firstchair.gateway.control.tables import ledger
-from firstchair.gateway.dialects.base import ChatAnswer, DialectName, Failure, FailureKind, TokenCounts
+from firstchair.gateway.dialects.base import ChatAnswer, DialectName, Failure, FailureKind
 from firstchair.gateway.ending import Ending
 from firstchair.gateway.exchange import Exchange
 from firstchair.gateway.limits import Budgets, Reservation

@@ -25,12 +25,13 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from firstchair.catalog.token_counts import NANO, TokenCounts
 from firstchair.chat.messages import Message, Tool
 from firstchair.core.errors import BadRequest, DataError
 from firstchair.core.ids import safe_id
 from firstchair.core.jsontext import JsonProblem, loads_bytes
-from firstchair.gateway.dialects.base import ChatRequest, DialectName, TokenCounts
-from firstchair.gateway.records import NANO, CallRecord, Outcome
+from firstchair.gateway.dialects.base import ChatRequest, DialectName
+from firstchair.gateway.records import CallRecord, Outcome
 from firstchair.traces.branches import (
     Branch,
     RecordedCall,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.anthropic_wire import message_to_anthropic_response
 from firstchair.chat.messages import Message, Part, TextPart, ThinkingPart, ToolCall
 from firstchair.chat.openai_wire import message_to_openai_response
@@ -20,7 +21,7 @@ from firstchair.chat.wire_request import (
     usage_to_anthropic,
     usage_to_openai,
 )
-from firstchair.gateway.dialects.base import EngineTokens, TokenCounts
+from firstchair.gateway.dialects.base import EngineTokens
 from firstchair.testing import scripted_responses
 from firstchair.testing.scripted_responses import Said
 

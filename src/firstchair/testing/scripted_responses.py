@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import orjson
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message
 from firstchair.chat.openai_stream import pieces
 from firstchair.chat.wire_request import Finish
-from firstchair.gateway.dialects.base import BlockDelta, ChatAnswer, ChatRequest, StreamEvent, TokenCounts
+from firstchair.gateway.dialects.base import BlockDelta, ChatAnswer, ChatRequest, StreamEvent
 from firstchair.gateway.dialects.collect import events_of
 from firstchair.gateway.dialects.openai_responses import OpenAIResponses
 

@@ -7,12 +7,13 @@ import time
 
 import msgspec
 
+from firstchair.catalog.prices import PriceTable
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, TextPart, Tool, ToolCall, text_message
 from firstchair.gateway.control.ledger import insert_records
-from firstchair.gateway.control.prices import PriceTable
 from firstchair.gateway.control.slots import Bands, Canary, Route, ShadowRoute, SlotConfig
 from firstchair.gateway.control.store import ControlStore
-from firstchair.gateway.dialects.base import FailureKind, TokenCounts
+from firstchair.gateway.dialects.base import FailureKind
 from firstchair.gateway.records import Attempt, CallRecord, Outcome
 from firstchair.traces.session import ModelCall, Session, Usage, catalog_id_of, turns_of
 from firstchair.traces.store import TraceStore

@@ -4,6 +4,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
+from firstchair.catalog.prices import PriceTable
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.core.errors import ConfigError
 from firstchair.gateway.control import tables
 from firstchair.gateway.control.ledger import (
@@ -16,8 +18,7 @@ from firstchair.gateway.control.ledger import (
     set_sessions,
     tail,
 )
-from firstchair.gateway.control.prices import PriceTable
-from firstchair.gateway.dialects.base import FailureKind, TokenCounts
+from firstchair.gateway.dialects.base import FailureKind
 from firstchair.gateway.records import Attempt, CallRecord, Outcome, decode_record, encode_record
 
 DAY_US = 86_400_000_000

@@ -1,11 +1,11 @@
 import pytest
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.core.errors import ConfigError
 from firstchair.evals.spending import Call
 from firstchair.gateway.control.ledger import insert_records
 from firstchair.gateway.control.slots import Route
 from firstchair.gateway.control.spending import compare_spending
-from firstchair.gateway.dialects.base import TokenCounts
 from firstchair.gateway.records import CallRecord, Outcome
 
 SMALL, CLAUDE = Route(provider="local", model="small"), Route(provider="anthropic", model="claude")

@@ -29,6 +29,7 @@ from tests.gateway.dialects.streams import (
     written,
 )
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import TextPart, ThinkingPart
 from firstchair.chat.wire_request import Finish
 from firstchair.core.errors import DataError
@@ -46,7 +47,6 @@ from firstchair.gateway.dialects.base import (
     Start,
     StreamFault,
     Target,
-    TokenCounts,
 )
 from firstchair.gateway.dialects.collect import Collector, events_of
 from firstchair.gateway.dialects.openai_chat import OpenAIChat

@@ -11,6 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import CallMark, ImagePart, Message, RawPart, TextPart, ThinkingPart, ToolCall
 from firstchair.chat.wire_request import Finish
 from firstchair.core.errors import BadRequest, DataError
@@ -23,7 +24,6 @@ from firstchair.gateway.dialects.base import (
     Start,
     StreamFault,
     Target,
-    TokenCounts,
     ToolChoice,
 )
 from firstchair.gateway.dialects.collect import Collector, events_of

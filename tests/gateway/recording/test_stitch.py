@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.recording.calls import READERS, SYSTEM, TOOLS, body_of, called, record, said, user
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import UNFINISHED, ending
-from firstchair.gateway.dialects.base import EngineTokens, FailureKind, TokenCounts
+from firstchair.gateway.dialects.base import EngineTokens, FailureKind
 from firstchair.gateway.records import CallRecord, Outcome
 from firstchair.gateway.stitch import NotStitched, Stitcher, Stored
 from firstchair.traces.checks import check_session

@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from firstchair.catalog.token_counts import NANO
 from firstchair.core.jsontext import JsonProblem, loads
-from firstchair.gateway.records import NANO
 from firstchair.traces.times import utc_text
 
 ASSETS = {"style.css": "text/css", "live.js": "text/javascript"}

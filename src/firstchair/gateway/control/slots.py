@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from fnmatch import translate
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from firstchair.core.config import Strict
 from firstchair.core.errors import ConfigError
+from firstchair.core.globs import glob_match, is_glob, literal_length
 from firstchair.gateway.records import Variant
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -227,20 +227,6 @@ def _rank(config: SlotConfig, pattern: str, model: str) -> tuple[int, int] | Non
     if is_glob(pattern) and glob_match(pattern, model):
         return (2, -literal_length(pattern))
     return None
-
-
-def is_glob(pattern: str) -> bool:
-    return any(mark in pattern for mark in "*?[")
-
-
-def glob_match(pattern: str, text: str) -> bool:
-    """File-name globs, upper and lower case told apart on every system."""
-    return re.match(translate(pattern), text) is not None
-
-
-def literal_length(pattern: str) -> int:
-    """Characters of a glob that stand for themselves; a ``[…]`` counts for one."""
-    return len(re.sub(r"[*?]", "", re.sub(r"\[!?\]?[^]]*\]", "x", pattern)))
 
 
 def check_no_overlap(slots: Iterable[SlotConfig]) -> None:

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, select
 
+from firstchair.catalog.token_counts import NANO
 from firstchair.core.errors import ConfigError
 from firstchair.core.jsontext import content_id
 from firstchair.evals.spending import Call, Spending
 from firstchair.gateway.control.ledger import within
 from firstchair.gateway.control.slots import Route
 from firstchair.gateway.control.tables import ledger
-from firstchair.gateway.records import NANO, Outcome
+from firstchair.gateway.records import Outcome
 
 
 class Compared(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, Tool
 from firstchair.chat.wire_request import Finish
 
@@ -57,18 +58,6 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     """The client's own name for its end user (``user``, ``metadata.user_id``)."""
     extra: dict[str, Any] = {}
     """Every other field of the body, verbatim: it goes back out in the same dialect and is listed when dropped."""
-
-
-class TokenCounts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one answer cost; the first five are disjoint. ``reasoning`` is part of ``output``."""
-
-    input: int = 0
-    """Fresh: neither read from nor written to a cache."""
-    cache_read: int = 0
-    cache_write_5m: int = 0
-    cache_write_1h: int = 0
-    output: int = 0
-    reasoning: int | None = None
 
 
 class EngineTokens(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.wire_request import (
     TokenUsage,
     usage_from_anthropic,
@@ -17,7 +18,6 @@ from firstchair.chat.wire_request import (
     usage_to_openai,
 )
 from firstchair.core.errors import DataError
-from firstchair.gateway.dialects.base import TokenCounts
 
 MAX_COUNT = 10**12
 """Tokens; more than any answer can cost, and far inside of 64 bits."""

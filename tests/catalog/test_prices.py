@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstchair.catalog.prices import ModelPrice, PriceTable, round_half_even
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.core.errors import ConfigError
-from firstchair.gateway.control.prices import ModelPrice, PriceTable, round_half_even
-from firstchair.gateway.dialects.base import TokenCounts
 
 tokens = st.integers(0, 10**9)
 counters = st.builds(

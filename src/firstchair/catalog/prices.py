@@ -17,12 +17,11 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from firstchair.catalog.token_counts import NANO, TokenCounts
 from firstchair.core.config import Strict, validate
 from firstchair.core.errors import ConfigError
+from firstchair.core.globs import glob_match, is_glob, literal_length
 from firstchair.core.yamltext import read_yaml
-from firstchair.gateway.control.slots import glob_match, is_glob, literal_length, read_route
-from firstchair.gateway.dialects.base import TokenCounts
-from firstchair.gateway.records import NANO
 
 MILLION = 1_000_000
 MAX_USD = 1_000_000
@@ -115,7 +114,7 @@ class PriceTable:
 
         Raises ``ConfigError`` naming the model and the field.
         """
-        text = resources.files("firstchair.gateway.control").joinpath("prices.yaml").read_text(encoding="utf-8")
+        text = resources.files("firstchair.catalog").joinpath("prices.yaml").read_text(encoding="utf-8")
         packaged = validate(_Table, read_yaml(text, "prices.yaml"), source="prices.yaml")
         if path is None:
             return cls(packaged.version, packaged.models)
@@ -145,8 +144,8 @@ class PriceTable:
         """What ``provider/model`` would have cost for the same counts; ``None`` when no price is known."""
         if route is None:
             return None
-        parsed = read_route(route)
-        return self.cost_nano(parsed.model, counts, parsed.provider)
+        provider, _, model = route.partition("/")
+        return self.cost_nano(model, counts, provider)
 
     def _found(self, model: str, provider: str) -> ModelPrice | None:
         undated = _RELEASE.sub("", model)
