@@ -157,6 +157,11 @@ def test_an_episode_is_scored_by_its_outcome():
     assert of_episode(Outcome(True))[2] == NoValue("no_checks", "the task has no checks")
 
 
+def test_an_outcome_that_nobody_can_decide_is_no_score():
+    assert of_episode(Outcome(False, undecided=("correct",)))[0] == NoValue("undecided", "correct")
+    assert of_episode(Outcome(False, (Check("a", False),), undecided=("correct",)))[0] == 0
+
+
 def test_an_episode_that_broke_has_no_value():
     assert of_episode(None, "environment.step: boom") == (NoValue("episode_failed", "environment.step: boom"),) * 3
 

@@ -36,9 +36,13 @@ CheckName = Literal[
 
 
 def completed(sample: Sample) -> Value:
-    """1 when the environment says that the task was completed."""
+    """1 when the environment says that the task was completed; ``NoValue`` where it cannot tell."""
     outcome = _outcome(sample)
-    return outcome if isinstance(outcome, NoValue) else float(outcome.completed)
+    if isinstance(outcome, NoValue):
+        return outcome
+    if outcome.undecided and not outcome.completed and all(check.ok for check in outcome.checks):
+        return NoValue("undecided", ", ".join(outcome.undecided))
+    return float(outcome.completed)
 
 
 def no_violations(sample: Sample) -> Value:

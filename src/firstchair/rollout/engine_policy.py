@@ -69,8 +69,7 @@ class EnginePolicy:
         return EpisodeTokens() if stream is None else stream.tokens()
 
     def _request(self, request: PolicyRequest) -> Request | PolicyReply:
-        # The conversation only grows, so its length names the decision.
-        request_id, sampling = f"{request.episode_id}:{len(request.messages)}", self._sampling
+        request_id, sampling = request.request_id, self._sampling
         seed = sampling.seed if request.seed is None else request.seed
         if seed is not None:
             sampling = replace(sampling, seed=seed_of(seed, request_id))
@@ -82,7 +81,7 @@ class EnginePolicy:
             if stream is None:
                 stream = self._streams[request.episode_id] = EpisodeStream(self._renderer)
             try:
-                ids = stream.prompt(request.messages, request.tools)
+                ids = stream.prompt(request.messages, request.tools, left_out=request.left_out)
             except FirstchairError as error:
                 return PolicyReply(error=f"{ErrorKind.BAD_REQUEST}: {error}", error_kind=ErrorKind.BAD_REQUEST)
         return Request(

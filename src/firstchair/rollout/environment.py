@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from firstchair.chat.actions import Action
+from firstchair.chat.actions import Action, Problem
 from firstchair.chat.messages import Message, Tool
 
 
@@ -25,6 +25,9 @@ class Step:
     messages: tuple[Message, ...]
     done: bool
     info: dict[str, Any] = field(default_factory=dict)
+    retracts: bool = False
+    """The action is taken out of the conversation: the model goes on as if it had not been said. What it sampled
+    stays in the token stream, and the record keeps what was said apart."""
 
 
 @dataclass(frozen=True)
@@ -86,4 +89,25 @@ class Closing(Protocol):
 
     async def close(self) -> None:
         """Release it. Called once when the episode is over, however it ended, cancelled ones included."""
+        ...
+
+
+@runtime_checkable
+class Conducting(Protocol):
+    """An environment that has more of a say in its episode has these three too."""
+
+    def shown(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """What the model is shown of the conversation so far; the record keeps all of it."""
+        ...
+
+    async def unreadable(self, action: Action, problems: tuple[Problem, ...]) -> Step:
+        """Answer an action that could not be read, or can be read only in part. Without messages, and not done, the
+        episode tells the model what was wrong, as it does where there is no such method.
+        """
+        ...
+
+    def notes(self) -> dict[str, Any]:
+        """What the record holds beside the conversation (``meta["environment"]``), as plain values. Asked once at the
+        end, however the episode ended, failed ones included.
+        """
         ...

@@ -35,6 +35,7 @@ def checked(found: Any, wanted: type[Answer]) -> Answer:
                 raise DataError("found none; expected the conversation so far", field="messages")
         else:
             _is(found.done, bool, "done")
+            _is(found.retracts, bool, "retracts")
     try:
         msgspec.json.encode(recorded)
     except (TypeError, ValueError, OverflowError) as error:  # half a surrogate pair, an object in a message's extra

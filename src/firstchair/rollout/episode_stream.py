@@ -31,13 +31,17 @@ class EpisodeStream:
         self._revisions: list[str] = []
         self._messages: tuple[Message, ...] = ()
         self._tools: tuple[Tool, ...] = ()
+        self._left_out = 0
         self._replies: tuple[Message, ...] = ()
         """The forms in which the last reply may enter the messages; empty when the stream cannot go on."""
         self.conversation = TokenConversation()
         """The present segment."""
 
-    def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> tuple[int, ...]:
-        """Ids of the prompt for the next decision. Raises ``DataError`` when the messages cannot be rendered."""
+    def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, left_out: int = 0) -> tuple[int, ...]:
+        """Ids of the prompt for the next decision. Raises ``DataError`` when the messages cannot be rendered.
+
+        ``left_out``: how many messages of the conversation are not among ``messages``.
+        """
         first, ids = len(self._messages) + 1, self._delta(messages, tools)
         self._replies = ()
         if ids is None:
@@ -46,9 +50,11 @@ class EpisodeStream:
             self.conversation = TokenConversation()
         follows = first < len(messages)
         self.conversation.append_env(
-            ids, role=messages[first].role if follows else "system", message_index=first if follows else -1
+            ids,
+            role=messages[first].role if follows else "system",
+            message_index=first + (left_out if first else 0) if follows else -1,
         )
-        self._messages, self._tools = messages, tools
+        self._messages, self._tools, self._left_out = messages, tools, left_out
         return tuple(self.conversation.ids)
 
     def sampled(self, generation: Generation, reply: Message) -> None:
@@ -60,7 +66,7 @@ class EpisodeStream:
             self.conversation.append_sampled(
                 ids,
                 [0.0] * len(ids) if logprobs is None else logprobs,
-                message_index=len(self._messages),
+                message_index=len(self._messages) + self._left_out,
                 trained=logprobs is not None,
             )
         except DataError:  # a log-probability that is none: the recorded call shows it, the segment ends here

@@ -25,7 +25,7 @@ from firstchair.chat.messages import (
 from firstchair.core.clock import utc_now
 from firstchair.core.jsontext import content_id
 from firstchair.engines.base import ErrorKind, Stop
-from firstchair.rollout.environment import Closing, Environment, Observation, Outcome, Step
+from firstchair.rollout.environment import Closing, Conducting, Environment, Observation, Outcome, Step
 from firstchair.rollout.environment_answer import Answer, checked
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.traces.session import ModelCall, Session, Source, Turn, catalog_id_of
@@ -114,6 +114,9 @@ class LiveEpisode:
         self._close_error = ""
         self.malformed: list[dict[str, Any]] = []
         self._environment: Environment | None = None
+        self._conductor: Conducting | None = None
+        self._retracted: list[dict[str, Any]] = []
+        self._notes: dict[str, Any] | None = None
         self._created_at = utc_now()
         self._messages: list[Message] = []
         self._tools: tuple[Tool, ...] = ()
@@ -127,6 +130,7 @@ class LiveEpisode:
 
         async def begin() -> Observation:
             self._environment = env_factory()
+            self._conductor = self._environment if isinstance(self._environment, Conducting) else None
             return await self._environment.reset(self.plan.task, self.plan.seed)
 
         observation = await self._asked("reset", Observation, begin)
@@ -139,12 +143,15 @@ class LiveEpisode:
 
     def request(self) -> PolicyRequest:
         """What the policy is to decide now."""
+        messages = tuple(self._messages)
+        shown = messages if self._conductor is None else self._conductor.shown(messages)
         return PolicyRequest(
             episode_id=self.plan.episode_id,
-            messages=tuple(self._messages),
+            messages=shown,
             tools=self._tools,
             seed=self.plan.sampling_seed,
             max_tokens=self._tokens_left(),
+            left_out=len(messages) - len(shown),
         )
 
     def wait_s(self) -> float:
@@ -190,7 +197,7 @@ class LiveEpisode:
         elif reply.stop is Stop.LENGTH and self._tokens_left() == 0:
             self.end = EpisodeEnd.MAX_TOKENS
         elif reply.malformed:
-            self._answer_malformed(reply, message)
+            await self._take_malformed(reply, message)
         else:
             await self._step(_with_calls(reply.action, message.tool_calls))
         if self.end is None:
@@ -212,6 +219,7 @@ class LiveEpisode:
     async def close(self) -> None:
         """Let the environment release what it holds; one that cannot is noted in the session's meta."""
         environment, self._environment = self._environment, None
+        self._take_notes()
         if not isinstance(environment, Closing):
             return
         try:
@@ -223,6 +231,16 @@ class LiveEpisode:
             self._close_error = "environment.close: CancelledError: nobody had cancelled it"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the rollout boundary: what was judged stays judged
             self._close_error = f"environment.close: {type(error).__name__}: {error}"
+
+    def _take_notes(self) -> None:
+        if self._conductor is None:
+            return
+        try:
+            notes = self._conductor.notes()
+            msgspec.json.encode(notes)
+        except Exception as error:  # noqa: BLE001 - the rollout boundary: the episode stays as it is, the record says it
+            notes = {"error": f"environment.notes: {type(error).__name__}: {error}"}
+        self._notes, self._conductor = notes, None
 
     def session(self, outcome: Outcome | None) -> Session:
         """The record. Its id is content-addressed: the same conversation of the same policy is the same session."""
@@ -239,6 +257,10 @@ class LiveEpisode:
             labels["error"] = self.error
         if self.malformed:
             meta["malformed"] = self.malformed
+        if self._retracted:
+            meta["retracted"] = self._retracted
+        if self._notes is not None:
+            meta["environment"] = self._notes
         if self._close_error:
             meta["close_error"] = self._close_error
         digest = content_id([plan.policy, plan.trial, plan.seed, msgspec.to_builtins(messages)])
@@ -273,15 +295,29 @@ class LiveEpisode:
         assert environment is not None
         step = await self._asked("step", Step, lambda: environment.step(action))
         self.tool_s += time.monotonic() - clock
-        if step is None:
-            return
+        if step is not None:
+            self._follow(step)
+
+    def _follow(self, step: Step) -> None:
+        if step.retracts:
+            self._retract()
         self._observe(step.messages)
         if step.done:
             self.end = EpisodeEnd.DONE
 
-    def _answer_malformed(self, reply: PolicyReply, message: Message) -> None:
-        """Tell the model what was wrong, as a harness does: as results of its calls, or in words if it has none."""
-        reasons = [problem.message for problem in reply.problems] or ["it could not be read"]
+    def _retract(self) -> None:
+        """Take the last message out of the conversation."""
+        self._retracted.append(msgspec.to_builtins(self._messages.pop()))
+        index = len(self._messages)
+        self._calls = [
+            msgspec.structs.replace(call, message_index=None) if call.message_index == index else call
+            for call in self._calls
+        ]
+        if self.malformed and self.malformed[-1]["message_index"] == index:
+            self.malformed[-1]["message_index"] = None
+
+    async def _take_malformed(self, reply: PolicyReply, message: Message) -> None:
+        """Note an action that could not be read, and have it answered unless there were too many."""
         self.malformed.append(
             {
                 "message_index": len(self._messages) - 1,
@@ -289,9 +325,23 @@ class LiveEpisode:
                 "problems": list(msgspec.to_builtins(reply.problems)),
             }
         )
-        if len(self.malformed) > self.plan.limits.max_malformed:
+        told = False
+        if self._conductor is not None:
+            conductor, action = self._conductor, reply.action or Action(kind="final_reply", text=reply.raw_text)
+            action = _with_calls(action, message.tool_calls)
+            step = await self._asked("unreadable", Step, lambda: conductor.unreadable(action, reply.problems))
+            if step is None:
+                return
+            self._follow(step)
+            told = bool(step.messages)
+        if self.end is None and len(self.malformed) > self.plan.limits.max_malformed:
             self.end = EpisodeEnd.MALFORMED
-            return
+        elif self.end is None and not told:
+            self._answer_malformed(reply, message)
+
+    def _answer_malformed(self, reply: PolicyReply, message: Message) -> None:
+        """Tell the model what was wrong, as a harness does: as results of its calls, or in words if it has none."""
+        reasons = [problem.message for problem in reply.problems] or ["it could not be read"]
         if not message.tool_calls:
             text = f"Your last message could not be read: {'; '.join(reasons)}. Send the whole action again."
             # Not a turn of the user's: appended without _observe.

@@ -25,6 +25,13 @@ class PolicyRequest:
     """Of the whole episode's sampling; ``None`` leaves it to the policy."""
     max_tokens: int | None = None
     """The most tokens that this action may have; ``None`` leaves it to the policy."""
+    left_out: int = 0
+    """How many messages of the conversation the environment no longer shows: they are not among ``messages``."""
+
+    @property
+    def request_id(self) -> str:
+        """Names the decision: the conversation only grows, so its length does."""
+        return f"{self.episode_id}:{len(self.messages) + self.left_out}"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from firstchair.core.seeds import seed_of
 from firstchair.rollout.environment import Environment
 from firstchair.rollout.episodes import NO_LIMITS, Episode, Limits, Task, drive
 from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan
-from firstchair.rollout.policy import TokenPolicy
+from firstchair.rollout.policy import Policy
 
 
 class RolloutStatus(StrEnum):
@@ -110,13 +110,14 @@ class Rollout:
 
 
 async def run_rollouts(
-    env_factory: Callable[[], Environment], tasks: Iterable[Task], policy: TokenPolicy, plan: RolloutPlan
+    env_factory: Callable[[], Environment], tasks: Iterable[Task], policy: Policy, plan: RolloutPlan
 ) -> AsyncGenerator[Rollout, None]:
     """Play every task ``plan.samples`` times and yield each rollout as it ends, in no order.
 
     The environments of a group start equal; what is sampled differs, and is a function of (seed, step, task, sample)
-    where the engine keeps seeds. ``concurrency`` changes nothing. Tasks are read as they are needed, and memory is
-    that of the live episodes. Leaving early cancels every generation under way and closes every environment.
+    where the engine keeps seeds. ``concurrency`` changes nothing. A policy that keeps no tokens gives rollouts
+    without segments. Tasks are read as they are needed, and memory is that of the live episodes. Leaving early
+    cancels every generation under way and closes every environment.
     """
     plans = _plans(tasks, policy.name, plan)
     async with aclosing(drive(env_factory, plans, policy, plan.concurrency)) as played:

@@ -27,7 +27,7 @@ class TeacherPolicy:
         except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded as this episode's error
             return PolicyReply(error=f"{type(error).__name__}: {error}")
         call = ModelCall(
-            call_id=f"{request.episode_id}:{len(request.messages)}",
+            call_id=request.request_id,
             provider="scripted",
             model=self.name,
             started_at=started,

@@ -92,7 +92,8 @@ def _fate(rollout: Rollout, max_tokens: int, over_long: Literal["error", "skip"]
     """Which field of the counts the rollout belongs to."""
     if rollout.status in (RolloutStatus.ABORTED, RolloutStatus.FAILED):
         return rollout.status.value
-    acted = sum(call.message_index is not None for call in rollout.episode.session.calls)
+    # One without an error acted, whether or not its message was left in the conversation.
+    acted = sum(call.error is None for call in rollout.episode.session.calls)
     if acted != len(rollout.revisions):
         raise DataError(
             f"the engine told ids and log-probabilities of {len(rollout.revisions)} of {acted} calls; train with an "
