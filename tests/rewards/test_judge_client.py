@@ -13,8 +13,9 @@ from firstchair.core.concurrency import all_or_none
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.engines.base import ErrorKind, Generation, Stop
+from firstchair.engines.pace import Pace
 from firstchair.engines.scripted import ScriptedEngine
-from firstchair.rewards.judge_client import JudgeClient, JudgeError, Pace, Question, Why
+from firstchair.rewards.judge_client import JudgeClient, JudgeError, Question, Why
 from firstchair.rewards.judge_server import JudgeServer, open_judge
 from firstchair.rewards.verdict_cache import VerdictCache
 from firstchair.testing.fault_server import Answer, FaultServer, Seen

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from firstchair.catalog.token_counts import TokenCounts
+from firstchair.catalog.usage import counts_from_anthropic
 from firstchair.chat.anthropic_wire import message_from_anthropic_response, messages_to_anthropic, tools_to_anthropic
 from firstchair.chat.wire_request import finish_from_anthropic, usage_from_anthropic
 from firstchair.core.errors import DataError
@@ -73,3 +75,7 @@ class AnthropicEngine(HttpEngine):
             output_tokens=usage.output if payload.get("usage") else None,
             cached_tokens=usage.cache_read,
         )
+
+    def counts(self, payload: dict[str, Any]) -> TokenCounts | None:
+        """``usage`` as disjoint counters, both kinds of cache writes apart."""
+        return counts_from_anthropic(payload.get("usage"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, Tool
 
 
@@ -104,6 +105,14 @@ class Generation:
     """Fields of the request that the server's wire cannot carry and that were left out, each with its place."""
     revision: str = ""
     """Hash of the weights that sampled it; empty when the engine cannot tell."""
+    usage: TokenCounts | None = None
+    """The server's counters over all tries that it answered, failed ones too; ``None`` when it does not tell."""
+    billed_nano: int | None = None
+    """Nano-USD that the server says it charged for those tries; ``None`` when it does not tell."""
+    served_model: str = ""
+    """The exact model that the server says it used."""
+    tries: int = 1
+    """Requests that were sent for it."""
 
 
 @dataclass(frozen=True)

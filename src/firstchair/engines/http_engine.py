@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
+import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
+from firstchair.catalog.token_counts import TokenCounts
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request, Stop
 from firstchair.engines.group_queue import GroupGate
-from firstchair.engines.http_retry import HttpFailure, RetryPolicy, post_json
+from firstchair.engines.http_retry import HttpFailure, RetryPolicy, Watch, post_json
 from firstchair.engines.inflight import InFlight
 
 
@@ -40,6 +43,11 @@ class HttpOptions:
     """Sent with every request, over the dialect's own."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Merged into every body, for what a server has of its own; a value of ``None`` removes the key."""
+    unsent: frozenset[str] = frozenset()
+    """Fields of the body that are never sent: the model is known to refuse them."""
+    optional: frozenset[str] = frozenset()
+    """Fields that are left out, from then on, once the server has refused them by name; ``Generation.dropped`` lists
+    them."""
     transport: httpx.AsyncBaseTransport | None = None
     """In place of sockets, for tests."""
 
@@ -53,6 +61,8 @@ class HttpEngine(ABC):
     """
 
     name = "http"
+    sampling_at = ""
+    """Key of the body under which the dialect keeps its sampling fields; empty: they lie on top."""
 
     def __init__(
         self, base_url: str, model: str, *, headers: Mapping[str, str], options: HttpOptions, concurrency: int
@@ -61,6 +71,8 @@ class HttpEngine(ABC):
         self.headers = {**headers, **options.headers}
         self.revision = ""
         """Of the weights that were last pushed to the server; empty when none were. Generations carry it."""
+        self._refused: set[str] = set()
+        """Of ``options.optional``, what the server has refused."""
         self._gate, self._running = GroupGate(concurrency), InFlight()
         self._client = httpx.AsyncClient(
             base_url=self.base_url,
@@ -69,6 +81,13 @@ class HttpEngine(ABC):
             timeout=httpx.Timeout(options.retry.read_s, connect=options.retry.connect_s, pool=None),
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         )
+
+    def with_model(self, model: str, *, extra_body: Mapping[str, Any], unsent: frozenset[str]) -> Self:
+        """Another model at the same server: connections and slots are shared, and closing one closes all."""
+        other = copy.copy(self)
+        other.model, other._refused = model, set()
+        other.options = replace(self.options, extra_body=extra_body, unsent=unsent)
+        return other
 
     def info(self) -> EngineInfo:
         """Dialect, model and address."""
@@ -87,6 +106,21 @@ class HttpEngine(ABC):
     def read(self, request: Request, payload: dict[str, Any]) -> Generation:
         """The generation in an answer. Raises ``HttpFailure`` or ``DataError`` when it is not what is promised."""
 
+    def counts(self, payload: dict[str, Any]) -> TokenCounts | None:
+        """The counters of an answer; ``None`` when it has none that can be."""
+        return None
+
+    def billed_nano(self, payload: dict[str, Any]) -> int | None:
+        """Nano-USD that an answer says it cost; ``None`` when it does not say."""
+        return None
+
+    def served_model(self, payload: dict[str, Any]) -> str:
+        """The model that an answer says it came from."""
+        return str(payload.get("model") or "")
+
+    def check(self, payload: dict[str, Any]) -> None:  # noqa: B027 - most dialects hide nothing
+        """Raise ``HttpFailure`` for an answer that hides a failure of the server, so that it is tried again."""
+
     async def generate(self, requests: Sequence[Request]) -> AsyncIterator[Generation]:
         """Yield one generation per request as each is finished; ``GroupQueue`` gives the order of sending."""
         answers = ((request.request_id, self._answer(request)) for request in requests)
@@ -100,16 +134,29 @@ class HttpEngine(ABC):
             return replace(generation, latency_s=time.perf_counter() - started)
 
     async def _ask(self, request: Request) -> Generation:
-        rng = random.Random(f"{self.options.seed}:{request.request_id}")
         dropped: list[str] = []
         try:
             path, own = self.build(request, dropped)
         except DataError as error:
             return _failed(request, ErrorKind.BAD_REQUEST, str(error))
         body = {key: value for key, value in {**own, **self.options.extra_body}.items() if value is not None}
+        tally = _Tally(self)
+        body = _without(body, self.options.unsent, self.sampling_at)
+        generation = await self._read(request, path, body, tally, dropped)
+        return replace(
+            generation,
+            usage=tally.usage,
+            billed_nano=tally.billed_nano,
+            served_model=tally.served_model,
+            tries=tally.tries,
+        )
+
+    async def _read(
+        self, request: Request, path: str, body: dict[str, Any], tally: _Tally, dropped: list[str]
+    ) -> Generation:
         asked = self.revision
         try:
-            payload = await post_json(self._client, path, body, policy=self.options.retry, rng=rng)
+            payload = await self._post(request, path, body, tally, dropped)
             # Weights that changed on the way sampled a part of it, and nobody knows which.
             revision = asked if asked == self.revision else ""
             return replace(self.read(request, payload), dropped=tuple(dropped), revision=revision)
@@ -119,6 +166,25 @@ class HttpEngine(ABC):
             reason = f"the answer is not what the protocol promises: {type(error).__name__}: {error}"
             return _failed(request, ErrorKind.BAD_RESPONSE, reason)
 
+    async def _post(
+        self, request: Request, path: str, body: dict[str, Any], tally: _Tally, dropped: list[str]
+    ) -> dict[str, Any]:
+        """The answer to ``body``, or to what is left of it when the server refuses optional fields."""
+        rng = random.Random(f"{self.options.seed}:{request.request_id}")
+        while True:
+            sent = _without(body, self._refused, self.sampling_at)
+            try:
+                payload = await post_json(self._client, path, sent, policy=self.options.retry, rng=rng, watch=tally)
+            except HttpFailure as failure:
+                named = _refused_field(failure, sent, self.options.optional, self.sampling_at)
+                if named is None:
+                    raise
+                self._refused.add(named)
+            else:
+                there = _fields(body, self.sampling_at)
+                dropped += [f"{name}: the server refuses it" for name in sorted(self._refused & there)]
+                return payload
+
     async def cancel(self, request_id: str) -> bool:
         """Stop one request: its connection is closed, which makes a server stop computing."""
         return self._running.cancel(request_id)
@@ -127,6 +193,48 @@ class HttpEngine(ABC):
         """Cancel what is running and close the connections."""
         self._running.cancel_all()
         await self._client.aclose()
+
+
+class _Tally(Watch):
+    """What the tries of one request came to."""
+
+    def __init__(self, engine: HttpEngine):
+        self._engine = engine
+        self.tries = 0
+        self.usage: TokenCounts | None = None
+        self.billed_nano: int | None = None
+        self.served_model = ""
+
+    def began(self) -> None:
+        self.tries += 1
+
+    def answered(self, payload: dict[str, Any]) -> None:
+        counts, billed = self._engine.counts(payload), self._engine.billed_nano(payload)
+        if counts is not None:
+            self.usage = counts if self.usage is None else self.usage + counts
+        if billed is not None:
+            self.billed_nano = billed + (self.billed_nano or 0)
+        self.served_model = self._engine.served_model(payload)
+        self._engine.check(payload)
+
+
+def _without(body: dict[str, Any], names: Set[str], at: str) -> dict[str, Any]:
+    kept = {key: value for key, value in body.items() if key not in names}
+    if at in kept:
+        kept[at] = {key: value for key, value in kept[at].items() if key not in names}
+    return kept
+
+
+def _fields(body: dict[str, Any], at: str) -> set[str]:
+    return {*body, *body.get(at, ())}
+
+
+def _refused_field(failure: HttpFailure, sent: dict[str, Any], optional: Set[str], at: str) -> str | None:
+    """The optional field that a 400 names, in the words of any server."""
+    if failure.kind is not ErrorKind.BAD_REQUEST or failure.status not in (400, 422):
+        return None
+    named = (name for name in sorted(optional & _fields(sent, at)) if re.search(rf"\b{name}\b", str(failure)))
+    return next(named, None)
 
 
 def _failed(request: Request, kind: ErrorKind, reason: str) -> Generation:

@@ -24,10 +24,12 @@ RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _OVERFLOW = re.compile(
     r"context[ _](?:length|window|size)|maximum context|prompt is too long|input is too long"
     r"|(?:exceeds?|longer than|greater than) the (?:maximum )?(?:model|context)|too many (?:input )?tokens"
-    r"|max_model_len|context_length_exceeded|exceed_context_size",
+    r"|max_model_len|context_length_exceeded|exceed_context_size"
+    r"|input token count.{0,30}exceeds the maximum number of tokens",
     re.IGNORECASE,
 )
-"""How servers say that a prompt does not fit: OpenAI, Anthropic, vLLM, SGLang and llama.cpp each in their words."""
+"""How servers say that a prompt does not fit: OpenAI, Anthropic, Gemini, vLLM, SGLang and llama.cpp, each in their
+words."""
 
 
 class HttpFailure(UpstreamError):
@@ -55,6 +57,16 @@ class RetryPolicy:
     """All tries together."""
 
 
+class Watch:
+    """Hears of every try of one request."""
+
+    def began(self) -> None:
+        """A request is about to be sent."""
+
+    def answered(self, payload: dict[str, Any]) -> None:
+        """A server answered with 200 and an object. May raise ``HttpFailure``: that it is no answer after all."""
+
+
 def kind_of_status(status: int, body: str) -> ErrorKind:
     """What an HTTP error is called. Total: every status from 400 has a kind."""
     if status in (400, 413, 422) and _OVERFLOW.search(body):
@@ -66,6 +78,10 @@ def kind_of_status(status: int, body: str) -> ErrorKind:
     if status in (408, 504):
         return ErrorKind.TIMEOUT
     return ErrorKind.SERVER if status >= 500 else ErrorKind.BAD_REQUEST
+
+
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
+"""Google's APIs say when to come back in the body (``google.rpc.RetryInfo``), not in a header."""
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
@@ -97,16 +113,24 @@ async def post_json(
     policy: RetryPolicy,
     rng: random.Random,
     clock: Callable[[], float] = time.time,
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
     """POST ``body`` as JSON and return the answer's object. Raises ``HttpFailure`` when the tries are spent."""
-    return await _tries(client, path, body, _object, policy=policy, rng=rng, clock=clock)
+    watch = watch or Watch()
+
+    def read(raw: bytes) -> dict[str, Any]:
+        payload = _object(raw)
+        watch.answered(payload)
+        return payload
+
+    return await _tries(client, path, body, read, policy=policy, rng=rng, clock=clock, watch=watch)
 
 
 async def post_done(
     client: httpx.AsyncClient, path: str, body: Mapping[str, Any], *, policy: RetryPolicy, rng: random.Random
 ) -> None:
     """``post_json`` to an endpoint that says nothing but 200."""
-    await _tries(client, path, body, lambda raw: None, policy=policy, rng=rng, clock=time.time)
+    await _tries(client, path, body, lambda raw: None, policy=policy, rng=rng, clock=time.time, watch=Watch())
 
 
 async def _tries(
@@ -118,10 +142,12 @@ async def _tries(
     policy: RetryPolicy,
     rng: random.Random,
     clock: Callable[[], float],
+    watch: Watch,
 ) -> Answer:
     raw, deadline = orjson.dumps(body), clock() + policy.total_s
     attempt = 1
     while True:
+        watch.began()
         try:
             return read(await _once(client, path, raw, policy, clock))
         except HttpFailure as failure:
@@ -161,15 +187,23 @@ async def _once(
     except httpx.HTTPError as error:
         raise HttpFailure(ErrorKind.BAD_RESPONSE, f"{type(error).__name__}: {error}") from error
     if response.status_code != 200:
-        text = response.text[:2000]
-        raise HttpFailure(
-            kind_of_status(response.status_code, text),
-            f"HTTP {response.status_code}: {_reason(text)}",
-            status=response.status_code,
-            retryable=response.status_code in RETRYABLE_STATUS,
-            retry_after_s=retry_after_s(response.headers, clock()),
-        )
+        raise failure_of(response.status_code, response.text, retry_after_s(response.headers, clock()))
     return response.content
+
+
+def failure_of(status: int, body: str, after_s: float | None = None, *, where: str = "") -> HttpFailure:
+    """An error answer as a failure. ``where`` says how it came, if not as the status of an answer."""
+    text = body[:2000]
+    delay = _RETRY_DELAY.search(body)
+    if after_s is None and delay is not None:
+        after_s = float(delay.group(1))
+    return HttpFailure(
+        kind_of_status(status, text),
+        f"HTTP {where or status}: {_reason(text)}",
+        status=status,
+        retryable=status in RETRYABLE_STATUS,
+        retry_after_s=after_s,
+    )
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -180,10 +214,18 @@ def _object(raw: bytes) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise HttpFailure(ErrorKind.BAD_RESPONSE, f"the answer is {type(payload).__name__}; expected an object")
     if "error" in payload and "choices" not in payload and "content" not in payload:
-        # Some gateways answer 200 with nothing but an error in it.
-        text = orjson.dumps(payload["error"]).decode()
-        raise HttpFailure(kind_of_status(400, text), f"HTTP 200 with an error: {_reason(text)}")
+        raise hidden_failure(payload["error"])
     return payload
+
+
+def hidden_failure(error: Any) -> HttpFailure:
+    """An error inside an answer of status 200, as gateways send it once a model has begun.
+
+    Its ``code`` is a status where it is one; without it the request is taken to be at fault.
+    """
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 400
+    return failure_of(status, orjson.dumps(error).decode(), where="200 with an error")
 
 
 def _reason(text: str) -> str:

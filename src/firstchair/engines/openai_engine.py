@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
+from firstchair.catalog.token_counts import NANO, TokenCounts
+from firstchair.catalog.usage import counts_from_openai
 from firstchair.chat.openai_wire import message_from_openai_response, messages_to_openai, tools_to_openai
 from firstchair.chat.wire_request import finish_from_openai, usage_from_openai
 from firstchair.core.errors import DataError
 from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request, Sampling
 from firstchair.engines.http_engine import HttpEngine, HttpOptions
-from firstchair.engines.http_retry import HttpFailure
+from firstchair.engines.http_retry import HttpFailure, hidden_failure
 from firstchair.engines.stops import stop_of
 
 if TYPE_CHECKING:
@@ -89,6 +92,24 @@ class OpenAIEngine(HttpEngine):
         if self._renderer is not None and generation.ids is not None:
             text = self._renderer.decode(generation.ids)
         return replace(generation, text=text, prompt_ids=sent)
+
+    def counts(self, payload: dict[str, Any]) -> TokenCounts | None:
+        """``usage`` as disjoint counters."""
+        return counts_from_openai(payload.get("usage"))
+
+    def billed_nano(self, payload: dict[str, Any]) -> int | None:
+        """``usage.cost``, which OpenRouter gives in dollars."""
+        usage = payload.get("usage")
+        cost = usage.get("cost") if isinstance(usage, dict) else None
+        if isinstance(cost, bool) or not isinstance(cost, int | float) or cost < 0:
+            return None
+        return int((Decimal(str(cost)) * NANO).to_integral_value())
+
+    def check(self, payload: dict[str, Any]) -> None:
+        """Raise what OpenRouter reports in a choice when the model's server failed after it had begun."""
+        for choice in payload.get("choices") or ():
+            if isinstance(choice, dict) and choice.get("error"):
+                raise hidden_failure(choice["error"])
 
     def _by_tokens(self, request: Request) -> bool:
         if self._mode == "auto":

@@ -23,6 +23,7 @@ from firstchair.chat.messages import Message, text_message
 from firstchair.core.errors import GradingError
 from firstchair.core.jsontext import JsonProblem, canonical, content_id, loads
 from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling, Stop
+from firstchair.engines.pace import Pace
 from firstchair.rewards.verdict_cache import VerdictCache
 from firstchair.traces.redact import REDACTED, redact_text
 
@@ -265,20 +266,3 @@ def _repair(question: Question[Verdict], said: Generation, problem: Unreadable) 
     return Question(
         question.question_id, (*question.messages, shown, text_message("user", again)), question.schema, question.read
     )
-
-
-class Pace:
-    """Spaces calls evenly at ``per_minute``; ``None`` lets all through at once."""
-
-    def __init__(self, per_minute: float | None):
-        self._gap = 60.0 / per_minute if per_minute else 0.0
-        self._next = 0.0
-
-    async def turn(self) -> None:
-        """Wait until the next call is due."""
-        if not self._gap:
-            return
-        now = asyncio.get_running_loop().time()
-        due = max(now, self._next)
-        self._next = due + self._gap
-        await asyncio.sleep(due - now)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from firstchair.catalog.usage import counts_from_anthropic, counts_to_anthropic
 from firstchair.chat.anthropic_blocks import MALFORMED_KEY
 from firstchair.chat.anthropic_wire import (
     MidSystem,
@@ -58,7 +59,6 @@ from firstchair.gateway.dialects.body import (
 )
 from firstchair.gateway.dialects.collect import derived_finish
 from firstchair.gateway.dialects.failures import ProviderErrors, anthropic_error
-from firstchair.gateway.dialects.usage import counts_from_anthropic, counts_to_anthropic
 
 _KNOWN = frozenset(
     {

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from firstchair.catalog.usage import counts_from_anthropic, counts_to_anthropic
 from firstchair.chat.anthropic_blocks import MALFORMED_KEY, part_in
 from firstchair.chat.messages import RawPart, ToolCall
 from firstchair.chat.wire_fields import rest
@@ -32,7 +33,6 @@ from firstchair.gateway.dialects.base import (
 from firstchair.gateway.dialects.collect import bad_answer, derived_finish, event_object
 from firstchair.gateway.dialects.failures import anthropic_error, failure_in
 from firstchair.gateway.dialects.sse import encode
-from firstchair.gateway.dialects.usage import counts_from_anthropic, counts_to_anthropic
 from firstchair.gateway.json_bytes import encoded
 
 _MESSAGE = frozenset({"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"})

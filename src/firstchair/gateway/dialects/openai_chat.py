@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from firstchair.catalog.usage import counts_from_openai, counts_to_openai
 from firstchair.chat.messages import ImagePart, Message, RawPart, TextPart, ThinkingPart, Tool
 from firstchair.chat.openai_wire import (
     ReasoningKey,
@@ -52,7 +53,6 @@ from firstchair.gateway.dialects.collect import derived_finish
 from firstchair.gateway.dialects.failures import OpenAIErrors
 from firstchair.gateway.dialects.openai_chat_stream import OpenAIReader, OpenAIWriter
 from firstchair.gateway.dialects.openai_finish import answer_extra, engine_tokens, other_choices, read_finish
-from firstchair.gateway.dialects.usage import counts_from_openai, counts_to_openai
 
 _KNOWN = frozenset(
     {

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
+from firstchair.catalog.usage import counts_from_openai, counts_to_openai
 from firstchair.chat.wire_fields import kind_of
 from firstchair.chat.wire_request import finish_to_openai
 from firstchair.core.errors import DataError
@@ -29,7 +30,6 @@ from firstchair.gateway.dialects.base import (
 from firstchair.gateway.dialects.collect import bad_answer, derived_finish, event_object
 from firstchair.gateway.dialects.failures import failure_in, openai_error
 from firstchair.gateway.dialects.openai_finish import answer_extra, engine_tokens, other_choices, read_finish
-from firstchair.gateway.dialects.usage import counts_from_openai, counts_to_openai
 
 _REASONING = ("reasoning_content", "reasoning")
 _USUAL = frozenset({"role", "content", "tool_calls", *_REASONING})

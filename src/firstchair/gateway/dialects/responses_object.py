@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from firstchair.catalog.token_counts import TokenCounts
+from firstchair.catalog.usage import counts_from_openai, counts_to_openai
 from firstchair.chat.openai_wire import tools_to_openai
 from firstchair.chat.wire_request import Finish
 from firstchair.core.errors import DataError
 from firstchair.gateway.dialects.base import ChatRequest, Failure, FailureKind, ToolChoice
-from firstchair.gateway.dialects.usage import counts_from_openai, counts_to_openai
 
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9]")
 _INCOMPLETE = {

@@ -1,4 +1,4 @@
-"""Token counts of both vendors as disjoint counters and back.
+"""Token counts of the vendors as disjoint counters, and back.
 
 Counts that cannot be (negative, parts larger than their whole, absurdly large) count as nothing said: a good answer
 never fails for its bill. The raw object is kept beside, and the caller marks what it estimates.
@@ -51,6 +51,21 @@ def counts_from_anthropic(usage: Any) -> TokenCounts | None:
         # Only the split was told.
         read = TokenUsage(read.input, read.output, read.cache_read, hour + short, read.reasoning)
     return _counts(read, hour)
+
+
+def counts_from_gemini(usage: Any) -> TokenCounts | None:
+    """Counters of a Gemini ``usageMetadata``; ``None`` when it says nothing that can be.
+
+    ``promptTokenCount`` holds the cached part; thoughts are billed as output and stand beside the candidates' tokens.
+    """
+    if not isinstance(usage, Mapping):
+        return None
+    names = ("promptTokenCount", "cachedContentTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount")
+    counts = [usage.get(name) or 0 for name in (*names, "thoughtsTokenCount")]
+    if not all(map(_is_count, counts)):
+        return None
+    prompt, cached, tools, candidates, thoughts = counts
+    return _counts(TokenUsage(prompt - cached + tools, candidates + thoughts, cached, 0, thoughts or None), 0)
 
 
 def _objects(usage: Mapping[str, Any], *keys: str) -> bool:
