@@ -30,10 +30,10 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nano-USD; ``None``: no price is known."""
     served_model: str = ""
     error_kind: str | None = None
-    """Why there was no answer, where the expert or tool failed: an ``ErrorKind``, ``tool_failed`` (its machinery broke)
-    or ``tool_error`` (it says that it could not)."""
+    """Why there was no answer, where the expert or tool failed: an ``ErrorKind``, ``tool_failed`` (its machinery
+    broke) or ``tool_error`` (it says that it could not)."""
     error: str = ""
-    """What was said of it, in the server's or tool's own words. Never shown to the policy of an anonymised rollout."""
+    """The server's or tool's own words about it. Of an expert the policy never sees them: they may tell its name."""
     started_s: float = 0.0
     """Seconds after the rollout's start."""
     cut: bool = False
