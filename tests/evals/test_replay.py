@@ -13,6 +13,7 @@ from firstchair.catalog.catalog import Catalog
 from firstchair.catalog.verdict import score
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ImagePart, ToolCall
+from firstchair.core.append import LineAppender
 from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed
 from firstchair.data.golden import BuildOptions, FreezeOptions, GoldenSet, build, freeze
 from firstchair.engines.base import ErrorKind, Generation, Sampling, Stop
@@ -21,7 +22,7 @@ from firstchair.evals.compare import compare
 from firstchair.evals.metrics import excluded, measure, unanswered
 from firstchair.evals.replay import ReplayOptions, replay, session_prompts
 from firstchair.evals.rescore import rescore
-from firstchair.evals.run_record import ROWS, RUN, RowWriter, load_run, read_rows
+from firstchair.evals.run_record import ROWS, RUN, load_run, read_rows
 from firstchair.testing.sessions import trip_session, trip_tools
 
 REPLY = Action(kind="final_reply", text="Done.").to_message()
@@ -242,18 +243,18 @@ def test_raw_text_without_a_renderer_is_an_error_and_not_a_verdict(golden, tmp_p
 
 def test_a_full_disk_stops_the_run_with_what_was_written_intact(golden, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    whole, count = RowWriter.append, [0]
+    whole, count = LineAppender.append, [0]
 
-    def append(self, row):
+    def append(self, line):
         count[0] += 1
         if count[0] > 10:
             real = self._handle
             self._handle = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - stands for the disk
             real.close()
-        whole(self, row)
+        whole(self, line)
 
-    monkeypatch.setattr(RowWriter, "append", append)
-    monkeypatch.setattr(RowWriter, "close", lambda self: self._handle.close())
+    monkeypatch.setattr(LineAppender, "append", append)
+    monkeypatch.setattr(LineAppender, "close", lambda self: self._handle.close())
     with pytest.raises(RunFailed, match="No space left on device; free space and run the same command again"):
         replay(golden, ScriptedEngine(gold_of(golden)), None, out)
     assert len(read_rows(out)) == 10

@@ -6,8 +6,6 @@ is computed from the rows; nothing is stored that could disagree with them.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,8 +15,9 @@ import msgspec
 
 from firstchair.catalog.verdict import Scored, Verdict
 from firstchair.chat.actions import Action, ActionKind, Problem
-from firstchair.core.atomic import fsync_dir, write_text
-from firstchair.core.errors import DataError, IntegrityError, RunFailed
+from firstchair.core.append import LineAppender, whole_lines
+from firstchair.core.atomic import write_text
+from firstchair.core.errors import DataError, IntegrityError
 from firstchair.core.jsontext import content_id, dumps
 
 SCHEMA_VERSION = "1.0"
@@ -199,17 +198,14 @@ def read_rows(directory: Path) -> dict[str, DecisionRow]:
     rows: dict[str, DecisionRow] = {}
     if not path.is_file():
         return rows
-    with path.open("rb") as handle:
-        for number, line in enumerate(handle, start=1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                row = _row_decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise DataError(
-                    f"not a decision row: {error}; restore the file or replay again", path=str(path), line=number
-                ) from None
-            rows[row.dp_id] = row
+    for number, line in whole_lines(path):
+        try:
+            row = _row_decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"not a decision row: {error}; restore the file or replay again", path=str(path), line=number
+            ) from None
+        rows[row.dp_id] = row
     return rows
 
 
@@ -256,59 +252,15 @@ def encode_row(row: DecisionRow) -> bytes:
 
 
 class RowWriter:
-    """Appends rows; each is handed to the system at once, and fsynced at least every ``fsync_s`` seconds.
+    """Appends rows as ``LineAppender`` does."""
 
-    A killed process therefore loses at most the line it was writing, a power cut at most a moment's rows.
-    """
-
-    def __init__(self, directory: Path, *, fsync_s: float = 2.0):
-        self.path, self._fsync_s = directory / ROWS, fsync_s
-        self._drop_torn_line()
-        try:
-            self._handle = self.path.open("ab", buffering=0)
-        except OSError as error:
-            raise self._failed(error) from error
-        fsync_dir(directory)
-        self._last = time.monotonic()
-
-    def _drop_torn_line(self) -> None:
-        if not self.path.is_file():
-            return
-        with self.path.open("rb+") as handle:
-            keep = handle.seek(0, os.SEEK_END)
-            while keep:
-                step = min(1 << 16, keep)
-                handle.seek(keep - step)
-                found = handle.read(step).rfind(b"\n")
-                if found >= 0:
-                    keep = keep - step + found + 1
-                    break
-                keep -= step
-            handle.truncate(keep)
+    def __init__(self, directory: Path):
+        self._lines = LineAppender(directory / ROWS)
 
     def append(self, row: DecisionRow) -> None:
         """Write one row. Raises ``RunFailed`` when the disk refuses."""
-        data = encode_row(row) + b"\n"
-        try:
-            # An unbuffered write may be short when the disk fills; the torn line is dropped on the next start.
-            if self._handle.write(data) != len(data):
-                raise OSError(28, "No space left on device")
-            if time.monotonic() - self._last >= self._fsync_s:
-                os.fsync(self._handle.fileno())
-                self._last = time.monotonic()
-        except OSError as error:
-            raise self._failed(error) from error
+        self._lines.append(encode_row(row))
 
     def close(self) -> None:
         """Flush to disk and close."""
-        try:
-            os.fsync(self._handle.fileno())
-        except OSError as error:
-            raise self._failed(error) from error
-        finally:
-            self._handle.close()
-
-    def _failed(self, error: OSError) -> RunFailed:
-        return RunFailed(
-            f"cannot write {self.path}: {error.strerror}; free space and run the same command again to go on"
-        )
+        self._lines.close()
