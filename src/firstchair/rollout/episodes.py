@@ -123,7 +123,7 @@ async def drive(
 
     async def work() -> None:
         for plan in plans:
-            await done.put(await _play(env_factory, plan, policy))
+            await done.put(await play_plan(env_factory, plan, policy))
 
     async def all_of_it() -> None:
         async with asyncio.TaskGroup() as group:
@@ -153,9 +153,10 @@ async def drive(
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _play(
+async def play_plan(
     env_factory: Callable[[], Environment], plan: EpisodePlan, policy: Policy
 ) -> tuple[Episode, EpisodeTokens]:
+    """Play one episode, and take the tokens that the policy kept of it. What breaks is in the episode."""
     episode, tokens = LiveEpisode(plan), EpisodeTokens()
     try:
         await episode.start(env_factory)

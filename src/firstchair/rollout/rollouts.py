@@ -22,9 +22,9 @@ from firstchair.chat.token_conversation import TokenConversation
 from firstchair.core.errors import ConfigError
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.environment import Environment
-from firstchair.rollout.episodes import NO_LIMITS, Episode, Limits, Task, drive
+from firstchair.rollout.episodes import NO_LIMITS, Episode, Limits, Task, drive, play_plan
 from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan
-from firstchair.rollout.policy import Policy
+from firstchair.rollout.policy import EpisodeTokens, Policy
 
 
 class RolloutStatus(StrEnum):
@@ -123,14 +123,26 @@ async def run_rollouts(
     async with aclosing(drive(env_factory, plans, policy, plan.concurrency)) as played:
         async for episode, tokens in played:
             group, sample = divmod(episode.number, plan.samples)
-            yield Rollout(
-                episode=episode,
-                group=group,
-                sample=sample,
-                sampling_seed=_sampling_seed(plan, episode.task_id, episode.trial),
-                segments=tokens.segments,
-                revisions=tokens.revisions,
-            )
+            yield _rollout(episode, tokens, plan, group, sample)
+
+
+async def run_rollout(
+    env_factory: Callable[[], Environment], task: Task, sample: int, policy: Policy, plan: RolloutPlan
+) -> Rollout:
+    """One sample of one task, the same as ``run_rollouts`` plays; ``group`` is 0. For who decides what is next."""
+    episode, tokens = await play_plan(env_factory, _plan(task, sample, sample, policy.name, plan), policy)
+    return _rollout(episode, tokens, plan, 0, sample)
+
+
+def _rollout(episode: Episode, tokens: EpisodeTokens, plan: RolloutPlan, group: int, sample: int) -> Rollout:
+    return Rollout(
+        episode=episode,
+        group=group,
+        sample=sample,
+        sampling_seed=_sampling_seed(plan, episode.task_id, episode.trial),
+        segments=tokens.segments,
+        revisions=tokens.revisions,
+    )
 
 
 def _plans(tasks: Iterable[Task], policy: str, plan: RolloutPlan) -> Iterator[EpisodePlan]:
@@ -140,19 +152,23 @@ def _plans(tasks: Iterable[Task], policy: str, plan: RolloutPlan) -> Iterator[Ep
         for sample in range(plan.samples):
             trial = trials[task.task_id]
             trials[task.task_id] += 1
-            yield EpisodePlan(
-                number=group * plan.samples + sample,
-                task=task,
-                task_id=task.task_id,
-                trial=trial,
-                seed=seed_of(plan.seed, plan.step, task.task_id),
-                policy=policy,
-                source="rollout",
-                max_steps=plan.max_steps,
-                limits=plan.limits,
-                run=f"{plan.step}/",
-                sampling_seed=_sampling_seed(plan, task.task_id, trial),
-            )
+            yield _plan(task, group * plan.samples + sample, trial, policy, plan)
+
+
+def _plan(task: Task, number: int, trial: int, policy: str, plan: RolloutPlan) -> EpisodePlan:
+    return EpisodePlan(
+        number=number,
+        task=task,
+        task_id=task.task_id,
+        trial=trial,
+        seed=seed_of(plan.seed, plan.step, task.task_id),
+        policy=policy,
+        source="rollout",
+        max_steps=plan.max_steps,
+        limits=plan.limits,
+        run=f"{plan.step}/",
+        sampling_seed=_sampling_seed(plan, task.task_id, trial),
+    )
 
 
 def _sampling_seed(plan: RolloutPlan, task_id: str, trial: int) -> int:

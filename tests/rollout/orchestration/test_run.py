@@ -21,11 +21,11 @@ from firstchair.rollout.engine_policy import EnginePolicy
 from firstchair.rollout.live_episode import EpisodeEnd
 from firstchair.rollout.orchestration.environment import OrchestrationEnvironment
 from firstchair.rollout.orchestration.limits import OrchestrationLimits
-from firstchair.rollout.orchestration.run import ENDS, Tally, run_orchestrations
+from firstchair.rollout.orchestration.run import ENDS, Tally, run_orchestrations, traced
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Trajectory, TrajectoryEnd
 from firstchair.rollout.policy import Policy
-from firstchair.rollout.rollouts import Rollout, RolloutPlan, run_rollouts
+from firstchair.rollout.rollouts import Rollout, RolloutPlan, run_rollout, run_rollouts
 from firstchair.testing.orchestration import (
     USAGE,
     ExactGrader,
@@ -69,12 +69,15 @@ def test_samples_of_a_task_are_told_apart_and_the_policys_own_cost_is_known_wher
             lambda task, seed: OFFER, ScriptedExperts(lambda *_: "42"), None, ExactGrader()
         )
 
-    async def collect() -> list[Trajectory]:
+    async def collect() -> tuple[list[Trajectory], Trajectory]:
         policy = EnginePolicy(ScriptedEngine(reply, model="claude-haiku-4-5"), None, Sampling())
-        plan = RolloutPlan(samples=2, seed=0)
-        return [one async for one in run_orchestrations(make, tasks(2), policy, plan, prices=PriceTable.load())]
+        plan, prices = RolloutPlan(samples=2, seed=0), PriceTable.load()
+        found = [one async for one in run_orchestrations(make, tasks(2), policy, plan, prices=prices)]
+        return found, traced(await run_rollout(make, tasks(2)[1], 1, policy, plan), prices)
 
-    found = asyncio.run(collect())
+    found, alone = asyncio.run(collect())
+    (same,) = [one for one in found if (one.task_id, one.sample) == ("t1", 1)]
+    assert (alone.task_id, alone.sample, alone.seed, alone.messages) == ("t1", 1, same.seed, same.messages)
     assert sorted((one.task_id, one.sample) for one in found) == [("t0", 0), ("t0", 1), ("t1", 0), ("t1", 1)]
     assert len({one.seed for one in found}) == 4
     for one in found:

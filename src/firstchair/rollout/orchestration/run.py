@@ -1,6 +1,8 @@
 """Tasks × samples played to trajectories, each as it ends, and every one accounted for.
 
-tasks ─► run_rollouts ─► Rollout ─► trajectory_of ─► Trajectory ─► Tally
+    tasks ─► run_rollouts ─► Rollout ─► traced ─► Trajectory ─► Tally
+
+Who decides himself what is played next (rejection sampling, a server) takes ``run_rollout`` and ``traced``.
 """
 
 from __future__ import annotations
@@ -59,9 +61,14 @@ async def run_orchestrations(
     """
     async with aclosing(run_rollouts(env_factory, tasks, policy, plan)) as played:
         async for rollout in played:
-            found = trajectory_of(rollout, prices)
-            trace_id = "" if tracer is None else emit_spans(tracer, rollout.episode.session, found)
-            yield msgspec.structs.replace(found, trace_id=trace_id) if trace_id else found
+            yield traced(rollout, prices, tracer)
+
+
+def traced(rollout: Rollout, prices: PriceTable | None = None, tracer: Any = None) -> Trajectory:
+    """The record of a rollout, and its spans written where there is a ``tracer``."""
+    found = trajectory_of(rollout, prices)
+    trace_id = "" if tracer is None else emit_spans(tracer, rollout.episode.session, found)
+    return msgspec.structs.replace(found, trace_id=trace_id) if trace_id else found
 
 
 def trajectory_of(rollout: Rollout, prices: PriceTable | None = None) -> Trajectory:
