@@ -63,6 +63,7 @@ MARKERS = (
     "catalogs.jsonl",  # golden sets, exports
     "run.json",  # runs of training and of evaluation
     "demo.json",
+    "search_index.json",
     "ids.i32",  # token sets
     "model.safetensors",
     "model.safetensors.index.json",
