@@ -6,10 +6,12 @@ import copy
 import os
 import random
 import re
+import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Self
 
 import httpx
@@ -78,6 +80,7 @@ class HttpEngine(ABC):
             base_url=self.base_url,
             headers=self.headers,
             transport=options.transport,
+            verify=_tls(),
             timeout=httpx.Timeout(options.retry.read_s, connect=options.retry.connect_s, pool=None),
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         )
@@ -193,6 +196,12 @@ class HttpEngine(ABC):
         """Cancel what is running and close the connections."""
         self._running.cancel_all()
         await self._client.aclose()
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    """Reading the certificates takes longer than all the rest of a client; once a process is enough."""
+    return httpx.create_ssl_context()
 
 
 class _Tally(Watch):
