@@ -17,6 +17,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from firstchair.chat.schema_check import schema_problem
 from firstchair.core.config import Strict
+from firstchair.rewards.cost_aware import COST_MAX_USD
 from firstchair.rewards.judge_server import JudgeServer
 from firstchair.rewards.samples import GATED, NOT_ASKED, NoValue, Value
 from firstchair.rewards.verifiers import CheckName
@@ -118,12 +119,45 @@ class MeasureComponent(_Component):
     """What the sample used up. Give it a negative weight."""
 
     kind: Literal["cost", "latency", "length"]
-    """US dollars; seconds of waiting for the model; sampled tokens. All calls of the sample together."""
+    """US dollars; seconds of waiting; sampled tokens. All calls of the sample together; where the environment counts
+    cost or latency of its own (experts), that."""
     bounds: tuple[float, float]
     """Below the first nothing is gained any more, above the second nothing is lost."""
 
 
-Component = Annotated[VerifierComponent | JudgeComponent | MeasureComponent, Field(discriminator="kind")]
+class CostAwareComponent(_Component):
+    """``±1 − lambda_cost · cost / cost_max_usd``, +1 when the environment says that the task was completed. Code
+    decides, so a gate does not change it.
+    """
+
+    kind: Literal["cost_aware"]
+    lambda_cost: float = Field(ge=0)
+    """What a rollout that costs ``cost_max_usd`` loses; 0 asks for accuracy alone, whatever it costs."""
+    cost_max_usd: float = Field(default=COST_MAX_USD, gt=0)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Not cut: cost has no upper end."""
+        return -math.inf, 1.0
+
+
+class PreferenceComponent(_Component):
+    """What the task's user prefers: columns of the batch, normalised, weighed by the task's ``preference``; 0 when
+    the task was not completed. Code decides, so a gate does not change it.
+    """
+
+    kind: Literal["preference"]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Not cut: weights are the task's."""
+        return 0.0, math.inf
+
+
+Component = Annotated[
+    VerifierComponent | JudgeComponent | MeasureComponent | CostAwareComponent | PreferenceComponent,
+    Field(discriminator="kind"),
+]
 
 
 class Composition(Strict):
@@ -165,11 +199,16 @@ _DECIDED: Mapping[str, tuple[str, ...]] = {
     "cost": ("cost", "price"),
     "latency": ("latenc", "speed"),
     "length": ("length", "brevity", "brief", "concis", "verbos"),
+    "cost_aware": ("cost", "price"),
+    "preference": ("prefer",),
 }
 """Check or kind → how words begin that name what it decides."""
 
 
-def _refuse_overlap(judge: JudgeComponent, other: VerifierComponent | MeasureComponent) -> None:
+def _refuse_overlap(
+    judge: JudgeComponent,
+    other: VerifierComponent | MeasureComponent | CostAwareComponent | PreferenceComponent,
+) -> None:
     """Raise when a name in ``judge`` names what ``other`` decides by code."""
     decided = other.check if isinstance(other, VerifierComponent) else other.kind
     for asked in (judge.name, *(dimension.name for dimension in judge.dimensions)):

@@ -1,8 +1,8 @@
 """From samples to rewards: code first, judges for what is left, one number each or the reason why there is none.
 
-samples ─► verifiers, measures ─► gates ─► rubric: one question a sample   ─┐
-                                      └──► pairwise: one tournament a group ─┴─► compose ─► GradedSample
-                                           all together within ``batch_s``
+samples ─► verifiers, measures, ─► gates ─► rubric: one question a sample   ─┐
+           cost-aware, preference      └──► pairwise: one tournament a group ─┴─► compose ─► GradedSample
+           (over all samples)               all together within ``batch_s``
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from firstchair.core.errors import ConfigError
 from firstchair.core.seeds import seed_of
 from firstchair.rewards.composition import (
     Composition,
+    CostAwareComponent,
     JudgeComponent,
     MeasureComponent,
+    PreferenceComponent,
     VerifierComponent,
     applies,
     compose,
     gated,
 )
+from firstchair.rewards.cost_aware import cost_aware
 from firstchair.rewards.judge_client import JudgeClient, JudgeError, Why
 from firstchair.rewards.pairwise import judge_group
+from firstchair.rewards.preference import Played, preference_rewards
 from firstchair.rewards.rubric import rubric_question, rubric_value
 from firstchair.rewards.samples import GATED, NOT_ASKED, GradedSample, NoValue, Sample, Value
-from firstchair.rewards.verifiers import VERIFIERS, structured
+from firstchair.rewards.verifiers import VERIFIERS, completed, structured
 
 Graded = tuple[Value, Mapping[str, float]]
 """A value, and what it was made from."""
@@ -43,8 +47,38 @@ def verify(component: VerifierComponent, sample: Sample) -> Value:
 
 def measure(component: MeasureComponent, sample: Sample) -> Value:
     """What ``sample`` used up. ``NoValue`` where nobody counted it."""
-    found = {"cost": sample.cost_usd, "latency": sample.latency_s, "length": sample.reply_tokens}[component.kind]
+    found = {"cost": sample.used_usd, "latency": sample.used_s, "length": sample.reply_tokens}[component.kind]
     return NoValue("not_measured", f"the sample has no {component.kind}") if found is None else float(found)
+
+
+def weigh_cost(component: CostAwareComponent, sample: Sample) -> Value:
+    """The cost-aware reward of ``sample``. Without a known cost there is none, but for λ = 0."""
+    outcome = completed(sample)
+    if isinstance(outcome, NoValue):
+        return outcome
+    cost = sample.used_usd if component.lambda_cost else 0.0
+    if cost is None:
+        return NoValue("not_measured", "the sample has no cost")
+    lambda_cost, most = component.lambda_cost, component.cost_max_usd
+    return cost_aware(outcome == 1.0, cost, lambda_cost=lambda_cost, cost_max_usd=most)
+
+
+def weigh_preferences(samples: Sequence[Sample]) -> list[Value]:
+    """The preference rewards of ``samples``, each compared with all of them that have an outcome."""
+    outcomes = [completed(sample) for sample in samples]
+    batch = [
+        Played(
+            right=outcome == 1.0,
+            cost_usd=sample.used_usd,
+            latency_s=sample.used_s,
+            calls=sample.tool_calls,
+            preference=sample.labels.get("preference") or {},
+        )
+        for sample, outcome in zip(samples, outcomes, strict=True)
+        if not isinstance(outcome, NoValue)
+    ]
+    found = iter(preference_rewards(batch))
+    return [outcome if isinstance(outcome, NoValue) else next(found) for outcome in outcomes]
 
 
 class Grader:
@@ -59,7 +93,8 @@ class Grader:
 
     async def grade(self, samples: Sequence[Sample]) -> list[GradedSample]:
         """One result per sample, in order. What fails to grade is a reason in its sample; nothing hangs."""
-        values = [self._by_code(sample) for sample in samples]
+        compared = self._by_batch(samples)
+        values = [self._by_code(sample, own) for sample, own in zip(samples, compared, strict=True)]
         details: list[dict[str, Mapping[str, float]]] = [{} for _ in samples]
         jobs: list[Job] = []
         for component in self.composition.components:
@@ -77,16 +112,30 @@ class Grader:
                     details[index][name] = parts
         return [self._graded(*row) for row in zip(samples, values, details, strict=True)]
 
-    def _by_code(self, sample: Sample) -> dict[str, Value]:
-        """What needs no judge; where it settles that none is asked, that stands in the judge components' place."""
+    def _by_batch(self, samples: Sequence[Sample]) -> list[dict[str, Value]]:
+        """For each sample what code decides by comparing it with all the others."""
+        found: list[dict[str, Value]] = [{} for _ in samples]
+        for component in self.composition.components:
+            if isinstance(component, PreferenceComponent):
+                mine = [index for index, sample in enumerate(samples) if applies(component, sample.labels)]
+                values = weigh_preferences([samples[index] for index in mine])
+                for index, value in zip(mine, values, strict=True):
+                    found[index][component.name] = value
+        return found
+
+    def _by_code(self, sample: Sample, compared: Mapping[str, Value]) -> dict[str, Value]:
+        """What needs no judge, ``compared`` among it; where it settles that none is asked, that stands in the judge
+        components' place."""
         mine = [component for component in self.composition.components if applies(component, sample.labels)]
         # Half an episode is no answer: whatever is said of it would be a score of the machinery.
         if (failure := sample.failure) is not None:
             return {component.name: failure for component in mine}
-        values: dict[str, Value] = {}
+        values: dict[str, Value] = dict(compared)
         for component in mine:
             if isinstance(component, VerifierComponent):
                 values[component.name] = verify(component, sample)
+            elif isinstance(component, CostAwareComponent):
+                values[component.name] = weigh_cost(component, sample)
         shut = gated(self.composition, sample.labels, values)
         for component in mine:
             if isinstance(component, MeasureComponent):

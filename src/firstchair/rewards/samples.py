@@ -13,6 +13,7 @@ from firstchair.chat.messages import Message, Tool
 from firstchair.core.jsontext import dumps
 from firstchair.engines.base import Stop
 from firstchair.rollout.episodes import Episode, Task
+from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.traces.decisions import DecisionPoint
 
@@ -72,6 +73,22 @@ class Sample:
     """What the environment says the episode took, see ``Outcome.measures``; what is unknown is not in it."""
 
     @property
+    def used_usd(self) -> float | None:
+        """US dollars: what the environment counts (experts), else what calls of the model cost. An environment that
+        counts and leaves the cost out does not know it: the model's own would not be the whole."""
+        return self.measures.get("cost_usd") if self.measures else self.cost_usd
+
+    @property
+    def used_s(self) -> float | None:
+        """Seconds: what the environment counts, else the waiting for the model."""
+        return self.measures.get("latency_s") if self.measures else self.latency_s
+
+    @property
+    def tool_calls(self) -> dict[str, float]:
+        """Tool on offer → calls of it, where the environment counts them."""
+        return {name.removeprefix("calls."): n for name, n in self.measures.items() if name.startswith("calls.")}
+
+    @property
     def failure(self) -> NoValue | None:
         """Why nothing may be said of the model: the episode broke or was cancelled, or no reply came."""
         if self.episode is not None and self.episode.outcome is None:
@@ -101,6 +118,9 @@ def task_labels(task: Task) -> dict[str, Any]:
     """What ``when`` of a component is matched against besides what the sample itself tells: the task's own labels."""
     if isinstance(task, PromptRecord):
         return {"category": task.category, **task.meta}
+    if isinstance(task, OrchestrationTask):
+        about = {"domain": task.domain, "area": task.area, "difficulty": task.difficulty, "dataset": task.dataset}
+        return {**about, "preference": task.preference}
     rows = getattr(task, "rows", None)
     return {} if rows is None else {"rows": list(rows)}
 
