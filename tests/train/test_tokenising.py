@@ -220,3 +220,60 @@ def test_token_files_without_checksums_are_refused(build, corpus, tmp_path):
 def test_rows_are_read_by_memory_map(build, corpus):
     row = build(corpus)[0]
     assert isinstance(row.ids, np.memmap)
+
+
+def trajectories(tmp_path):
+    """Records of trajectories: correct and clean, correct but unclean, wrong, not graded, and correct by itself."""
+    flags = {
+        "good": {"correct": True, "clean": True, "routed": True, "unclean": []},
+        "unclean": {"correct": True, "clean": False, "routed": True, "unclean": ["cut", "capitals"]},
+        "wrong": {"correct": False, "clean": True, "routed": True},
+        "ungraded": {"correct": None, "clean": True, "routed": True},
+        "alone": {"correct": True, "clean": False, "routed": False, "unclean": ["no_delegation"]},
+    }
+    records = [
+        SftRecord(
+            id=name,
+            messages=(text_message("user", "find it"), text_message("assistant", name)),
+            loss=(False, True),
+            meta=meta,
+        )
+        for name, meta in flags.items()
+    ]
+    write_sft(tmp_path / "made.jsonl", records)
+    return tmp_path / "made.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("fields", "taken", "why"),
+    [
+        ({}, "good unclean wrong ungraded alone", {}),
+        ({"select": "correct"}, "good unclean alone", {"wrong": 1, "not graded": 1}),
+        ({"select": "correct_routed"}, "good unclean", {"wrong": 1, "not graded": 1, "no model was asked": 1}),
+        ({"clean_only": True}, "good wrong ungraded", {"unclean: cut": 1, "unclean: no_delegation": 1}),
+        (
+            {"select": "correct_routed", "clean_only": True},
+            "good",
+            {"unclean: cut": 1, "wrong": 1, "not graded": 1, "no model was asked": 1},
+        ),
+    ],
+)
+def test_records_are_chosen_by_what_they_say_and_the_others_counted_by_why(
+    build, renderer, tmp_path, fields, taken, why
+):
+    rows = build(trajectories(tmp_path), **fields)
+    said = [renderer.decode(row.ids[row.loss_mask].tolist()).split("<")[0].strip() for row in rows]
+    assert " ".join(said) == taken
+    assert rows.counts.left_out == why
+    assert rows.counts.records == len(rows) == 5 - sum(why.values())
+
+
+def test_the_choice_is_part_of_what_the_tokens_are(build, tmp_path):
+    path = trajectories(tmp_path)
+    choices = ({"select": "correct"}, {"select": "all"}, {"clean_only": True})
+    assert len({build(path, **fields).source.key() for fields in choices}) == 3
+
+
+def test_a_record_that_does_not_say_whether_it_is_correct_is_refused(build, corpus):
+    with pytest.raises(DataError, match=r":1: meta\.correct: found 'nothing'; expected true or false"):
+        build(corpus, select="correct")

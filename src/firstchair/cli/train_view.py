@@ -71,8 +71,16 @@ def _counts(splits: Mapping[str, TokenCounts]) -> Table:
         table.add_column(name, justify="right")
     for field in next(iter(splits.values())).__struct_fields__:
         values = [getattr(split, field) for split in splits.values()]
-        table.add_row(field, *(f"{len(value) if isinstance(value, list) else value:,}" for value in values))
+        table.add_row(field, *(f"{_count(value):,}" for value in values))
+    for why in dict.fromkeys(why for split in splits.values() for why in split.left_out):
+        table.add_row(f"  {why}", *(f"{split.left_out.get(why, 0):,}" for split in splits.values()))
     return table
+
+
+def _count(value: int | list[str] | dict[str, int]) -> int:
+    if isinstance(value, dict):
+        return sum(value.values())
+    return len(value) if isinstance(value, list) else value
 
 
 def _left(result: RecordResult | GrpoResult) -> dict[str, Any]:
@@ -89,6 +97,7 @@ def _left(result: RecordResult | GrpoResult) -> dict[str, Any]:
 def print_result(result: RecordResult, held_out: Sequence[str], *, as_json: bool) -> None:
     """What a finished run leaves, and the figures ``held_out`` of its first and its last evaluation."""
     facts = _left(result)
+    facts |= {f"left_out: {why}": count for why, count in result.train.left_out.items()}
     evals = [line for line in result.metrics if line["event"] == "eval"]
     for name in held_out:
         facts[f"held_out_{name}_before"] = evals[0][name] if evals else None

@@ -13,6 +13,7 @@ from firstchair.chat.renderer import Arguments
 from firstchair.core.config import Strict
 from firstchair.core.jsontext import content_id
 from firstchair.core.seeds import MAX_SEED
+from firstchair.data.orchestration.selection import Which
 
 OverLong = Literal["error", "skip", "truncate-left-keep-last"]
 BatchLayout = Literal["padded", "packed", "shared"]
@@ -55,6 +56,12 @@ class SftData(Strict):
     """SFT records, JSONL (``.gz`` too)."""
     dev: Path | None = None
     """Held-out SFT records; their loss is measured at the start, every ``eval.every`` steps and at the end."""
+    select: Which = "all"
+    """Which records of both files are taken: all, those that are ``correct``, or ``correct_routed``: correct, and a
+    model was asked at least once. What a record is stands in its ``meta``, see ``firstchair trajectories serialize``.
+    """
+    clean_only: bool = False
+    """Take only what passed the clean gate."""
     template: str | None = None
     """A pinned template or a ``.jinja`` file instead of the model's own."""
     tool_format: str | None = None

@@ -18,6 +18,9 @@ class DpoData(SftData):
     """Preference pairs, JSONL (``.gz`` too), as ``firstchair data pairs`` writes them."""
     dev: Path | None = None
     """Held-out pairs, measured at the start, every ``eval.every`` steps and at the end."""
+    select: Literal["all"] = "all"
+    """Pairs are chosen when they are made."""
+    clean_only: Literal[False] = False
     over_long: Literal["error", "skip"] = "error"
     """``skip`` leaves out a pair of which one side is longer than ``max_tokens``."""
     min_rows: int = Field(default=2, ge=2, le=MOST)

@@ -65,7 +65,8 @@ def read_tokens(
             raise DataError(
                 f"{len(found):,} rows with {found.counts.trained_tokens:,} trained tokens; expected at least "
                 f"{rows:,} rows and {trained:,} tokens (data.min_rows, data.min_trained_tokens); "
-                f"{found.counts.skipped + found.counts.emptied} rows were too long",
+                f"{found.counts.skipped + found.counts.emptied} rows were too long, "
+                f"{sum(found.counts.left_out.values())} records were left out (data.select, data.clean_only)",
                 path=str(rules.path),
             )
         sets.append(found)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from firstchair.core.errors import IntegrityError
 from firstchair.core.hashing import sha256_file
 from firstchair.core.jsontext import content_id
+from firstchair.data.orchestration.selection import Which
 from firstchair.train.config import OverLong
 from firstchair.train.examples import Example
 
@@ -38,6 +39,8 @@ class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     over_long: OverLong
     skip_bad: int = 0
+    select: Which = "all"
+    clean_only: bool = False
     format: str = FORMAT
 
     def key(self) -> str:
@@ -49,6 +52,9 @@ class TokenCounts(msgspec.Struct, kw_only=True):
     """What was read and what became of it."""
 
     records: int = 0
+    """Those that were taken."""
+    left_out: dict[str, int] = {}
+    """Why ``data.select`` or ``data.clean_only`` leaves records out → how many."""
     rows: int = 0
     """Token streams to train on; a record has several where the template rewrites history."""
     tokens: int = 0

@@ -22,6 +22,7 @@ from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.hashing import sha256_file
 from firstchair.core.jsonl import SkipBad, open_text_bytes, parse_line, read_lines
 from firstchair.core.progress import Progress, progress
+from firstchair.data.orchestration.selection import left_out
 from firstchair.data.sft import record_from_row
 from firstchair.train.config import SftData
 from firstchair.train.examples import Example
@@ -121,6 +122,8 @@ def token_rules(
         max_tokens=data.max_tokens,
         over_long=data.over_long,
         skip_bad=data.skip_bad,
+        select=data.select,
+        clean_only=data.clean_only,
     )
     return TokenRules(model, data.template, data.tool_format, data.arguments, source, path, kind)
 
@@ -143,7 +146,7 @@ def build_token_set(
         with (temporary / "ids.i32").open("wb") as ids, (temporary / "mask.u8").open("wb") as mask:
             for rows in _rows(rules, renderer, workers, counts):
                 bar.advance()
-                counts.records += 1
+                counts.records += bool(rows)
                 for row in rows:
                     _count(row, counts)
                     if len(row.ids):
@@ -177,17 +180,26 @@ def _count(row: Row, counts: TokenCounts) -> None:
 
 
 def _rows(rules: TokenRules, renderer: Renderer, workers: int, counts: TokenCounts) -> Iterator[list[Row]]:
-    """Rows of each record, in file order; bad lines go to ``counts`` while the allowance lasts."""
+    """Rows of each record, in file order, none of one that is left out. Why it is left out goes to ``counts``, and so
+    do bad lines while the allowance lasts.
+    """
     skip = SkipBad(rules.source.skip_bad)
     for outcome in _outcomes(rules, renderer, workers):
         if isinstance(outcome, DataError):
             skip.take(outcome)
             counts.bad_lines.append(str(outcome))
+        elif isinstance(outcome, str):
+            counts.left_out[outcome] = counts.left_out.get(outcome, 0) + 1
+            yield []
         else:
             yield outcome
 
 
-def _outcomes(rules: TokenRules, renderer: Renderer, workers: int) -> Iterator[list[Row] | DataError]:
+Outcome = list[Row] | str | DataError
+"""The rows of a line, why it is left out, or why it cannot be read or rendered."""
+
+
+def _outcomes(rules: TokenRules, renderer: Renderer, workers: int) -> Iterator[Outcome]:
     lines = read_lines(rules.path)
     if not workers:
         for numbered in lines:
@@ -213,25 +225,33 @@ def _start_worker(rules: TokenRules) -> None:
     _worker[:] = [(rules, rules.renderer())]
 
 
-def _work(lines: Sequence[tuple[int, bytes | DataError]]) -> list[list[Row] | DataError]:
+def _work(lines: Sequence[tuple[int, bytes | DataError]]) -> list[Outcome]:
     rules, renderer = _worker[0]
     return [_outcome(numbered, rules, renderer) for numbered in lines]
 
 
-def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, renderer: Renderer) -> list[Row] | DataError:
-    """Rows of one line, or why it cannot be read or rendered. One with nothing to learn, or too long, raises."""
+def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, renderer: Renderer) -> Outcome:
+    """What becomes of one line. One with nothing to learn, or too long, raises."""
     number, raw = numbered
     kind, source = rules.kind, rules.source
     try:
         if isinstance(raw, DataError):
             raise raw
-        streams = kind.render(parse_line(raw), f"{rules.path.name}:{number}", renderer, source)
+        line = parse_line(raw)
+        if (why := _left_out(line, source)) is not None:
+            return why
+        streams = kind.render(line, f"{rules.path.name}:{number}", renderer, source)
     except DataError as error:
         return error.at(str(rules.path), number)
     try:
         return kind.rows(streams, source)
     except DataError as error:
         raise error.at(str(rules.path), number) from None
+
+
+def _left_out(line: dict[str, Any], source: TokenSource) -> str | None:
+    meta = line.get("meta")
+    return left_out(meta if isinstance(meta, dict) else {}, source.select, clean_only=source.clean_only)
 
 
 def row_of(conversation: TokenConversation, source: TokenSource, *, instead: str) -> Row:

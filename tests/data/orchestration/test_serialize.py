@@ -70,15 +70,15 @@ def test_an_unknown_price_is_unknown_and_not_zero():
 
 
 def test_one_record_a_trajectory_right_or_wrong_and_the_kept_ones_alone_on_request():
-    groups = trajectory_groups(30)
+    groups = trajectory_groups(12)
     broken: list[str] = []
     records = list(training_records(groups, left_out=broken))
-    assert len(records) + len(broken) == 240
+    assert len(records) + len(broken) == 96
     assert 0 < len(broken) == sum(one.end is TrajectoryEnd.FAILED for group in groups for one in group.trajectories)
     assert len({record.id for record in records}) == len(records)
     kept = list(training_records(groups, kept_only=True))
     assert kept == [record for record in records if record.meta["kept"]]
-    assert 0 < len(kept) == sum(one.kept for group in groups for one in judge_group(group)) <= 30
+    assert 0 < len(kept) == sum(one.kept for group in groups for one in judge_group(group)) <= 12
 
 
 def test_records_survive_the_file_and_keep_their_tools(tmp_path):

@@ -1,34 +1,31 @@
-"""The rejection-sampling job: several trajectories of each task, graded, all of them kept, resumable at any moment.
+"""The rejection-sampling job: several graded trajectories of each task, all of them kept, resumable at any moment.
 
-    tasks ──► this shard, not finished yet ──► N attempts each, a bounded number at once ──► grade ──► one line a task
+    tasks ──► this shard, not finished yet ──► play (N samples of each) ──► all N there ──► one line a task
 
-What plays a task is passed in. A finished task is handed to the system at once, so a kill costs the tasks under way
-and nothing else. Running the same job again goes on, and tries tasks once more of which every trajectory broke.
+What plays and grades is passed in: ``run_orchestrations`` with an environment, or anything else that yields
+trajectories. A finished task is handed to the system at once, so a kill costs the tasks under way and nothing else.
+Running the same job again goes on, and tries tasks once more of which every trajectory broke.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from firstchair.core.append import LineAppender
 from firstchair.core.atomic import make_dirs
-from firstchair.core.concurrency import all_or_none
-from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.errors import ConfigError, DataError, RunFailed
 from firstchair.core.progress import Progress, Silent
 from firstchair.data.orchestration.groups import Group, encode_group, finished_tasks
-from firstchair.rewards.answers.base import AnswerGrader
 from firstchair.rollout.orchestration.task import OrchestrationTask
-from firstchair.rollout.orchestration.trajectory import Trajectory, TrajectoryEnd
+from firstchair.rollout.orchestration.trajectory import Trajectory
 
-Attempt = Callable[[OrchestrationTask, int], Awaitable[Trajectory]]
-"""Plays sample number n of a task. What breaks is a trajectory that ended ``failed``; an exception ends the job."""
+Play = Callable[[Iterable[OrchestrationTask]], AsyncGenerator[Trajectory, None]]
+"""Plays tasks: reads them as it needs them, and yields every sample of each as it ends, in any order. What breaks is
+a trajectory that ended ``failed``; an exception ends the job."""
 
 SAMPLES = 8
 """Trajectories a task."""
@@ -68,46 +65,51 @@ class Sampled:
 
 async def sample_tasks(
     tasks: Iterable[OrchestrationTask],
-    attempt: Attempt,
-    grader: AnswerGrader | None,
+    play: Play,
     out: Path,
     *,
     samples: int = SAMPLES,
-    at_once: int = 64,
     shard: Shard = Shard(),
     progress: Progress | None = None,
 ) -> Sampled:
     """Sample every task of the shard that ``out`` does not hold yet, and append its group to ``out``.
 
-    At most ``at_once`` attempts run at a time. A trajectory that comes with its grade keeps it; without ``grader``
-    the others stay ungraded. Raises ``DataError`` when a task id comes twice, ``ConfigError`` while another process
-    writes to ``out``, ``RunFailed`` when the disk refuses, and whatever ``attempt`` raises: what is finished is then
-    written.
+    ``play`` yields ``samples`` trajectories of each. Raises ``DataError`` when a task id comes twice, ``ConfigError``
+    while another process writes to ``out``, ``RunFailed`` when the disk refuses or ``play`` ends before it is done,
+    and whatever ``play`` raises; what is finished is then written.
     """
-    progress = progress or Silent()
     make_dirs(out.parent)
     known = finished_tasks(out)
     done = Sampled()
-    room = asyncio.Semaphore(at_once)
-    waiting = _unfinished(tasks, shard, known, done, progress)
+    bar = progress or Silent()
+    open_: dict[str, tuple[OrchestrationTask, list[Trajectory]]] = {}
 
-    async def one(task: OrchestrationTask, sample: int) -> Trajectory:
-        async with room:
-            return await graded(task, await attempt(task, sample), grader)
+    def started() -> Iterator[OrchestrationTask]:
+        for task in _unfinished(tasks, shard, known, done, bar):
+            open_[task.task_id] = (task, [])
+            yield task
 
-    async def work(lines: LineAppender) -> None:
-        for task in waiting:
-            group = Group(task=task, trajectories=tuple(await all_or_none([one(task, n) for n in range(samples)])))
-            lines.append(encode_group(group))
-            done.tasks += 1
-            done.trajectories += samples
-            done.broken += group.broken
-            progress.advance(note=f"{sum(t.correct is True for t in group.trajectories)} of {samples} right")
-
-    # Twice as many tasks open as fill the room, so that one slow attempt leaves nothing idle.
-    workers = 2 * math.ceil(at_once / samples)
     with LineAppender(out) as lines:
-        await all_or_none([work(lines) for _ in range(workers)])
+        async with aclosing(play(started())) as played:
+            async for trajectory in played:
+                task, found = open_[trajectory.task_id]
+                found.append(trajectory)
+                if len(found) < samples:
+                    continue
+                del open_[trajectory.task_id]
+                found.sort(key=lambda one: one.sample)
+                group = Group(task=task, trajectories=tuple(found))
+                lines.append(encode_group(group))
+                done.tasks += 1
+                done.trajectories += samples
+                done.broken += group.broken
+                bar.advance(note=f"{sum(one.correct is True for one in found)} of {samples} right")
+    if open_:
+        task_id, (_, found) = next(iter(open_.items()))
+        raise RunFailed(
+            f"playing ended with {len(open_)} tasks unfinished, {task_id!r} after {len(found)} of {samples} samples; "
+            "run the same job again to go on"
+        )
     return done
 
 
@@ -124,13 +126,3 @@ def _unfinished(
             progress.advance()
         else:
             yield task
-
-
-async def graded(task: OrchestrationTask, trajectory: Trajectory, grader: AnswerGrader | None) -> Trajectory:
-    """``trajectory`` with its grade. A broken one stays ungraded; one without an answer is wrong, ungraded or not."""
-    if trajectory.correct is not None or trajectory.end is TrajectoryEnd.FAILED or grader is None:
-        return trajectory
-    if not trajectory.final_answer.strip():
-        return msgspec.structs.replace(trajectory, correct=False, graded_by="no answer")
-    grade = await grader.grade(task, trajectory.final_answer)
-    return msgspec.structs.replace(trajectory, correct=grade.correct, graded_by=grade.how, grade_detail=grade.detail)

@@ -16,8 +16,9 @@ from firstchair.chat.messages import ENDINGS, Message, Part, TextPart, ThinkingP
 from firstchair.data.orchestration.groups import Group
 from firstchair.data.orchestration.metrics import trajectory_metrics
 from firstchair.data.orchestration.selection import Judged, judge_group
-from firstchair.data.orchestration.wording import MARKER, taught_answer, taught_reasoning
+from firstchair.data.orchestration.wording import taught_answer, taught_reasoning
 from firstchair.data.sft import SftRecord
+from firstchair.rollout.orchestration.final_answer import MARKER
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Trajectory
 from firstchair.traces.session import turns_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-MARKER = "FINAL_ANSWER:"
-"""Stands before the final answer."""
+from firstchair.rollout.orchestration.final_answer import marked_answer
 
 _CONTROL = re.compile(
     r"<\|[\w▁\"'.:/-]{1,64}\|>"  # ChatML, Llama, Qwen, …
@@ -81,4 +80,5 @@ def taught_reasoning(text: str) -> str:
 
 def taught_answer(text: str) -> str:
     """What a model learns to write after the marker; of doubled markers the last counts."""
-    return unwrap_boxed(strip_control_tokens(text).rpartition(MARKER)[2]).strip()
+    plain = strip_control_tokens(text)
+    return unwrap_boxed(plain if (marked := marked_answer(plain)) is None else marked).strip()
