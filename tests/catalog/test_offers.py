@@ -84,7 +84,7 @@ def test_the_price_line_says_what_is_known():
 # --- sampling ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from([0.0, 0.2, 0.9]), st.integers(1, 20))
 def test_a_sample_keeps_order_has_both_sorts_and_moves_prices_within_the_jitter(seed, jitter, least):
     sample = sampled(OFFER, random.Random(seed), jitter=jitter, least=least)
@@ -176,7 +176,7 @@ def test_a_cost_tier_goes_by_class_else_by_the_price_of_output(size_class, outpu
     assert cost_tier(expert(size_class=size_class), price) == tier
 
 
-@settings(max_examples=30)
+@settings(max_examples=25, deadline=None)
 @given(seeds, seeds)
 def test_an_anonymised_offer_tells_no_brand_and_maps_its_labels_back(seed, other):
     sample = sampled(OFFER, random.Random(seed), jitter=0.2)

@@ -84,8 +84,8 @@ def round_half_even(value: int, unit: int) -> int:
     return whole + (2 * rest > unit or (2 * rest == unit and whole % 2 == 1))
 
 
-class _Table(Strict):
-    """A price file."""
+class PriceFile(Strict):
+    """A price file as it stands on the disk."""
 
     version: str = Field(min_length=1, max_length=64)
     models: dict[str, ModelPrice]
@@ -95,6 +95,17 @@ class _Table(Strict):
         if "" in self.models:
             raise ValueError("models: found an empty name; expected a model or a glob")
         return self
+
+
+def read_price_file(path: Path) -> PriceFile:
+    """A table of one's own. Raises ``ConfigError`` naming the model and the field."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"prices: {path}: {error.strerror}; expected a YAML file, see prices.yaml") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"prices: {path}: not YAML: {error}") from None
+    return validate(PriceFile, read_yaml(text, str(path)), source=str(path))
 
 
 class PriceTable:
@@ -115,16 +126,10 @@ class PriceTable:
         Raises ``ConfigError`` naming the model and the field.
         """
         text = resources.files("firstchair.catalog").joinpath("prices.yaml").read_text(encoding="utf-8")
-        packaged = validate(_Table, read_yaml(text, "prices.yaml"), source="prices.yaml")
+        packaged = validate(PriceFile, read_yaml(text, "prices.yaml"), source="prices.yaml")
         if path is None:
             return cls(packaged.version, packaged.models)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"prices: {path}: {error.strerror}; expected a YAML file, see prices.yaml") from None
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"prices: {path}: not YAML: {error}") from None
-        own = validate(_Table, read_yaml(text, str(path)), source=str(path))
+        own = read_price_file(path)
         return cls(f"{own.version}+{packaged.version}", {**packaged.models, **own.models})
 
     def price(self, model: str, provider: str = "") -> ModelPrice | None:
