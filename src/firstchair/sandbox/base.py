@@ -8,6 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
 
 class SandboxEnd(StrEnum):
     """Why a command ended. Every one of them says something about the command, none about the sandbox."""
@@ -17,22 +20,26 @@ class SandboxEnd(StrEnum):
     TIMEOUT = "timeout"
     """``wall_s`` or ``cpu_s`` was used up; the whole process tree has been killed."""
     MEMORY = "memory"
-    """It asked for more than ``memory_mb``, where the backend can tell."""
+    """Its processes held more than ``memory_mb`` together, where the backend can tell; they have been killed. One
+    that is refused memory finds out itself and goes on or exits as it likes."""
+    DISK = "disk"
+    """It wrote more than ``disk_mb`` into the work dir; its processes have been killed. A full /tmp is an error that
+    it sees itself."""
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SandboxLimits:
     """What a command may use up, its children included."""
 
-    wall_s: float = 10.0
-    cpu_s: float = 10.0
-    memory_mb: int = 512
-    """Address space of each process."""
-    processes: int = 32
+    wall_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    cpu_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    memory_mb: int = Field(default=512, ge=1)
+    """Address space of each process, and resident memory of all together."""
+    processes: int = Field(default=32, ge=1)
     """Processes and threads that live at once."""
-    disk_mb: int = 64
-    """What it may write."""
-    output_bytes: int = 65_536
+    disk_mb: int = Field(default=64, ge=1)
+    """What it may add to the work dir, and, apart from that, the size of /tmp, which lies in memory."""
+    output_bytes: int = Field(default=65_536, ge=0)
     """Kept of standard output, and of standard error; the rest is read and thrown away."""
     network: bool = False
     """Whether it reaches anything at all, loopback of the host included."""
@@ -44,7 +51,8 @@ class SandboxResult:
 
     end: SandboxEnd
     exit_code: int | None
-    """Negative: the signal; ``None`` when it was killed for a limit."""
+    """Negative: the signal (shells and containers say 128 + signal); 127: no such command, 126: it cannot be run;
+    ``None`` when it was killed for a limit."""
     stdout: str
     """Decoded as UTF-8; what is not is replaced."""
     stderr: str

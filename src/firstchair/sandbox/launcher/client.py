@@ -1,0 +1,112 @@
+"""This process's side of the launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import firstchair
+from firstchair.sandbox.launcher.job import Job, Outcome, read_outcome, write_job
+
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from firstchair.sandbox.launcher.server import serve; "
+    "serve(int(sys.argv[2]))"
+)
+
+
+class Launcher:
+    """Runs jobs in processes forked from a small one of its own, which starts at the first job and ends with this
+    object, or with this process however it dies.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+
+    async def run(self, job: Job, stdin: bytes = b"") -> Outcome:
+        """What came of the job. When this returns, raises or is cancelled, no process of it lives any more.
+
+        Raises ``SetupFailed`` when it could not be started.
+        """
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                await asyncio.to_thread(self._hand_over, theirs)
+            ours.setblocking(False)
+            try:
+                await _send(ours, write_job(job, stdin))
+                return read_outcome(await _receive(ours))
+            except asyncio.CancelledError:
+                await _end(ours)
+                raise
+
+    def _hand_over(self, theirs: socket.socket) -> None:
+        with self._lock:
+            try:
+                self._send_descriptor(theirs)
+            except OSError:  # the server was killed from outside
+                self._control = None
+                self._send_descriptor(theirs)
+
+    def _send_descriptor(self, theirs: socket.socket) -> None:
+        if self._control is None:
+            self._control = self._start()
+        socket.send_fds(self._control, [b"1"], [theirs.fileno()])
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        root = Path(firstchair.__file__).parents[1]
+        command = [sys.executable, "-I", "-S", "-c", _START, str(root), str(theirs.fileno())]
+        with theirs:
+            # Its own session: a Ctrl-C at the terminal is for this process, which ends its runs in order.
+            process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env={"PATH": os.defpath},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        weakref.finalize(self, _stop, ours, process)
+        return ours
+
+
+def _stop(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    control.close()
+    process.wait()
+
+
+async def _send(ours: socket.socket, message: bytes) -> None:
+    try:
+        await asyncio.get_running_loop().sock_sendall(ours, message)
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the answer, or its absence, says why
+
+
+async def _receive(ours: socket.socket) -> bytes:
+    blocks = []
+    loop = asyncio.get_running_loop()
+    try:
+        while block := await loop.sock_recv(ours, 1 << 18):
+            blocks.append(block)
+    except ConnectionResetError:
+        return b""
+    return b"".join(blocks)
+
+
+async def _end(ours: socket.socket) -> None:
+    """Make the keeper end the run, and wait until it has: a matter of moments, for which other cancellations wait."""
+    ours.shutdown(socket.SHUT_WR)
+    ended = asyncio.ensure_future(_receive(ours))
+    while not ended.done():
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            continue
