@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "golden": ("firstchair.cli.golden", "Build, correct, freeze, verify and show golden sets."),
         "data": ("firstchair.cli.data", "SFT records, splits, near-duplicate and leakage audits."),
+        "tasks": ("firstchair.cli.tasks", "Problems with known answers, for an orchestrator: import, split, count."),
         "train": ("firstchair.cli.train", "Train a model (sft); copy the shipped base model (base)."),
         "eval": (
             "firstchair.cli.evals",

@@ -128,8 +128,12 @@ class Avoid:
 
     def match(self, session: Session) -> Pair | None:
         """The first golden session that ``session`` (the pair's ``right``) resembles."""
-        found = next(self._index.matches(text_shingles(session)), None)
-        return found and Pair(left=found[0], right=session.session_id, similarity=found[1])
+        return self.match_shingles(session.session_id, text_shingles(session))
+
+    def match_shingles(self, own_id: str, own: Shingles) -> Pair | None:
+        """The first of the set that a text with the shingles ``own`` (the pair's ``right``) resembles."""
+        found = next(self._index.matches(own), None)
+        return found and Pair(left=found[0], right=own_id, similarity=found[1])
 
 
 def drop_near_duplicates(sessions: Sequence[Session], threshold: float) -> tuple[list[Session], list[Pair]]:

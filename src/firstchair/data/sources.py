@@ -14,6 +14,8 @@ from firstchair.core.jsonl import SkipBad, read_jsonl
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.data.sft import read_sft
 from firstchair.data.similarity import conversation_text
+from firstchair.data.task_sources.rows import PARQUET
+from firstchair.data.task_sources.task_file import read_tasks
 from firstchair.traces.decisions import DecisionPoint, decision_points
 from firstchair.traces.filters import Filters, label_spellings
 from firstchair.traces.rows import label_text
@@ -168,7 +170,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def conversation_texts(where: str) -> Iterator[tuple[str, str]]:
-    """Id and compared text of every conversation in a source of sessions, or in a file of SFT records.
+    """Id and compared text of every conversation in a source of sessions, a file of SFT records, or one of tasks.
 
     Raises ``DataError`` when there is none: comparing with nothing finds nothing, and would pass for a check.
     """
@@ -186,6 +188,10 @@ def some(items: Iterable[Item], problem: str, where: str) -> Iterator[Item]:
 
 
 def _conversation_texts(where: str) -> Iterator[tuple[str, str]]:
+    if holds_tasks(where):
+        for task in read_tasks(Path(where)):
+            yield task.task_id, task.problem
+        return
     if holds_sft(where):
         for record in read_sft(Path(where)):
             yield record.id, conversation_text(record.messages)
@@ -197,8 +203,18 @@ def _conversation_texts(where: str) -> Iterator[tuple[str, str]]:
 
 def holds_sft(where: str) -> bool:
     """Whether it is a file of SFT records, and no source of sessions."""
+    first = _first_row(where)
+    return first is not None and "session_id" not in first
+
+
+def holds_tasks(where: str) -> bool:
+    """Whether it is a file of tasks for an orchestrator."""
+    return where.endswith(PARQUET) or "problem" in (_first_row(where) or {})
+
+
+def _first_row(where: str) -> dict[str, Any] | None:
+    """The first line of a JSON Lines file, ``{}`` of an empty one; ``None`` when it is something else."""
     path = Path(where)
     if not path.is_file() or _is_sqlite(path):
-        return False
-    first: dict[str, Any] = next((row for _, row in read_jsonl(path)), {})
-    return "session_id" not in first
+        return None
+    return next((row for _, row in read_jsonl(path)), {})
