@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Replay a golden set against a candidate, compare runs, write reports.",
         ),
         "gates": ("firstchair.cli.gates", "Whether a model may be reinforced, and whether it may take a slot."),
+        "pareto": ("firstchair.cli.pareto", "Accuracy against cost of routing policies, as one page."),
         "judge": ("firstchair.cli.judge", "Judges of rewards: agreement with people, position bias, consistency."),
         "desk": (
             "firstchair.cli.desk",
