@@ -4,12 +4,14 @@ import sys
 import time
 from pathlib import Path
 
+import orjson
 import pytest
 
-from firstchair.core.errors import RunFailed
+from firstchair.core.errors import GradingError, RunFailed
 from firstchair.rewards.answers.code_answer import CodeGrader, CodeTests, code_in
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.sandbox.base import Sandbox, SandboxEnd, SandboxLimits, SandboxResult
+from firstchair.sandbox.spec import ProcessSpec, open_sandbox
 
 ADD = "def add(a, b):\n    return a + b\n"
 
@@ -100,11 +102,6 @@ def test_an_answer_cannot_read_standard_input_where_the_tests_came_from():
     assert grade("import sys\nrest = sys.stdin.read()\n" + ADD, "assert rest == ''").correct is True
 
 
-def test_a_test_that_takes_too_long_has_failed():
-    found = grade("import time\ntime.sleep(60)", "pass", wall_s=0.3)
-    assert (found.correct, found.detail) == (False, "test 1 of 1: timeout")
-
-
 def test_the_limits_and_the_interpreter_reach_the_sandbox_and_no_more_run_at_once_than_allowed():
     seen: list[tuple[object, SandboxLimits]] = []
     running = most = 0
@@ -118,10 +115,10 @@ def test_the_limits_and_the_interpreter_reach_the_sandbox_and_no_more_run_at_onc
             assert work_dir.is_dir()
             await asyncio.sleep(0.01)
             running -= 1
-            return SandboxResult(SandboxEnd.MEMORY, None, "", "", False, 0.0)
+            return SandboxResult(SandboxEnd.MEMORY, None, orjson.loads(stdin)["begun"], "", False, 0.0)
 
     async def run():
-        grader = CodeGrader(Watched(), CodeTests(wall_s=3, memory_mb=100, concurrency=2, python="py"))
+        grader = CodeGrader(Watched(), CodeTests(wall_s=3, cpu_s=2, memory_mb=100, concurrency=2, python="py"))
         task = OrchestrationTask(task_id="t", problem="", tests=("pass",))
         return await asyncio.gather(*(grader.grade(task, "x") for _ in range(6)))
 
@@ -129,7 +126,24 @@ def test_the_limits_and_the_interpreter_reach_the_sandbox_and_no_more_run_at_onc
     assert {one.detail for one in grades} == {"test 1 of 1: memory"}
     assert most == 2
     assert {name for name, _ in seen} == {"py"}
-    assert {(one.wall_s, one.cpu_s, one.memory_mb, one.network) for _, one in seen} == {(3, 3, 100, False)}
+    assert {(one.wall_s, one.cpu_s, one.memory_mb, one.network) for _, one in seen} == {(3, 2, 100, False)}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        SandboxResult(SandboxEnd.EXITED, 127, "", "python: not found", False, 0.0),
+        SandboxResult(SandboxEnd.TIMEOUT, None, "", "", False, 10.0),
+        SandboxResult(SandboxEnd.MEMORY, None, "", "", False, 0.1),
+    ],
+)
+def test_an_interpreter_that_never_came_to_the_answer_says_nothing_about_it(result):
+    class Nothing:
+        async def run(self, command, *, work_dir, stdin=b"", limits=None):
+            return result
+
+    with pytest.raises(GradingError, match="ran no test in the sandbox"):
+        grade(ADD, "pass", sandbox=Nothing())
 
 
 def test_a_sandbox_that_cannot_be_set_up_says_nothing_about_the_answer():
@@ -159,3 +173,12 @@ def test_the_program_is_the_last_python_block(answer, code):
 
 def test_the_default_interpreter_is_this_one():
     assert CodeTests().python == sys.executable
+
+
+def test_tests_run_in_the_sandbox_that_ships():
+    sandbox = open_sandbox(ProcessSpec())
+    assert grade(ADD, "assert add(1, 2) == 3", sandbox=sandbox).correct is True
+    walls = "import socket\ntry:\n    open('/etc/firstchair', 'w')\nexcept OSError:\n    add = lambda a, b: a + b"
+    assert grade(walls, "assert add(1, 2) == 3", sandbox=sandbox).correct is True
+    assert grade(ADD, "assert add(1, 2) == 4", sandbox=sandbox).detail == "test 1 of 1: AssertionError"
+    assert grade("while True: pass", "pass", sandbox=sandbox, cpu_s=1, wall_s=60).detail == "test 1 of 1: timeout"

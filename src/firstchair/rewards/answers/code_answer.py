@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from firstchair.core.config import Strict
+from firstchair.core.errors import GradingError
 from firstchair.core.jsontext import dumps
 from firstchair.rewards.answers.base import Grade
 from firstchair.rollout.orchestration.task import OrchestrationTask
@@ -28,8 +29,10 @@ _PYTHON = frozenset({"python", "py", "python3"})
 class CodeTests(Strict):
     """How tests of code run."""
 
-    wall_s: float = Field(default=10.0, gt=0)
-    """Of one test."""
+    cpu_s: float = Field(default=10.0, gt=0)
+    """Computing time of one test."""
+    wall_s: float = Field(default=30.0, gt=0)
+    """Time of one test by the clock; longer, since a busy machine is not the answer's fault."""
     memory_mb: int = Field(default=512, ge=64)
     concurrency: int = Field(default=2, ge=1)
     """Tests that run at once; more than there are cores would time each other out."""
@@ -53,7 +56,10 @@ class CodeGrader:
         self._runner = RUNNER.read_text(encoding="utf-8")
 
     async def grade(self, task: OrchestrationTask, answer: str) -> Grade:
-        """Whether every test passes; the first that fails ends it. Raises ``RunFailed`` when the sandbox fails."""
+        """Whether every test passes; the first that fails ends it.
+
+        Raises ``RunFailed`` when the sandbox fails, ``GradingError`` when the interpreter never comes to the answer.
+        """
         code = code_in(answer)
         for number, test in enumerate(task.tests, start=1):
             problem = await self._run(code, test)
@@ -63,19 +69,22 @@ class CodeGrader:
 
     async def _run(self, code: str, test: str) -> str:
         """Why ``test`` did not pass; empty when it did."""
-        word = secrets.token_hex(16)
+        begun, passed = secrets.token_hex(8), secrets.token_hex(16)
         limits = SandboxLimits(
-            wall_s=self._tests.wall_s, cpu_s=self._tests.wall_s, memory_mb=self._tests.memory_mb, network=False
+            wall_s=self._tests.wall_s, cpu_s=self._tests.cpu_s, memory_mb=self._tests.memory_mb, network=False
         )
+        job = dumps({"code": code, "test": test, "begun": begun, "passed": passed})
         async with self._slots:
             with tempfile.TemporaryDirectory(prefix="firstchair-test-", ignore_cleanup_errors=True) as work_dir:
                 result = await self._sandbox.run(
                     (self._tests.python, "-I", "-c", self._runner),
                     work_dir=Path(work_dir),
-                    stdin=dumps({"code": code, "test": test, "word": word}).encode("utf-8", "surrogatepass"),
+                    stdin=job.encode("utf-8", "surrogatepass"),
                     limits=limits,
                 )
-        return "" if result.end is SandboxEnd.EXITED and result.stdout == word else _problem(result)
+        if not result.stdout.startswith(begun):  # whatever happened, it was not the answer's doing
+            raise GradingError(f"{self._tests.python} ran no test in the sandbox: {_problem(result)}")
+        return "" if result.end is SandboxEnd.EXITED and result.stdout == begun + passed else _problem(result)
 
 
 def _problem(result: SandboxResult) -> str:

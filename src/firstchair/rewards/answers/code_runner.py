@@ -1,8 +1,9 @@
 """Runs inside the sandbox, as the text of ``python -I -c``: an answer's code, then one test in the same module.
 
-Standard input is a JSON object ``{code, test, word}``. Standard output gets ``word`` when the test has ended without
-an exception or with ``SystemExit(0)``, and nothing else: what the answer and the test print goes nowhere, and an
-answer that exits before the test has not passed it. Stands alone: the sandbox need not have this package.
+Standard input is a JSON object ``{code, test, begun, passed}``. Standard output gets the word ``begun`` at the start,
+and ``passed`` when the test has ended without an exception or with ``SystemExit(0)``. Nothing else gets there: what
+the answer and the test print goes nowhere, and an answer that exits before the test has not passed it. Stands alone:
+the sandbox need not have this package.
 """
 
 import json
@@ -13,9 +14,10 @@ import types
 
 
 def main() -> None:
-    """Run, say the word or not, and leave without any hook of the answer."""
+    """Run, say what came of it, and leave without any hook of the answer."""
     job = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
+    os.write(out, job["begun"].encode())
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -36,7 +38,7 @@ def main() -> None:
         traceback.print_exc()
         sys.stderr.flush()
     if passed:
-        os.write(out, job["word"].encode())
+        os.write(out, job["passed"].encode())
     os._exit(0 if passed else 1)
 
 
