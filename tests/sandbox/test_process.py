@@ -48,6 +48,7 @@ def test_a_signal_is_a_negative_exit_code(run_either: Run):
     [
         (["no-such-command"], 127, "no-such-command: No such file or directory"),
         (["/etc"], 126, "/etc: Permission denied"),
+        (["echo", "\0"], 126, "echo: embedded null byte"),
         (["sh", "-c", "x" * 140_000], 126, "sh: Argument list too long"),
     ],
 )

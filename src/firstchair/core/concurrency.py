@@ -22,3 +22,17 @@ async def all_or_none(work: Sequence[Awaitable[Result]]) -> list[Result]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def to_the_end(work: Awaitable[Result]) -> Result:
+    """The result of ``work``, which a cancellation does not stop: it is raised when the work is done."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()

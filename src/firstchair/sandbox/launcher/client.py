@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 
 import firstchair
+from firstchair.core.concurrency import to_the_end
 from firstchair.sandbox.launcher.job import Job, Outcome, read_outcome, write_job
 
 _START = (
@@ -43,7 +44,9 @@ class Launcher:
                 await _send(ours, write_job(job, stdin))
                 return read_outcome(await _receive(ours))
             except asyncio.CancelledError:
-                await _end(ours)
+                # The keeper ends the run when it sees the socket closed, and closes its own end when all are dead.
+                ours.shutdown(socket.SHUT_WR)
+                await to_the_end(_receive(ours))
                 raise
 
     def _hand_over(self, theirs: socket.socket) -> None:
@@ -99,14 +102,3 @@ async def _receive(ours: socket.socket) -> bytes:
     except ConnectionResetError:
         return b""
     return b"".join(blocks)
-
-
-async def _end(ours: socket.socket) -> None:
-    """Make the keeper end the run, and wait until it has: a matter of moments, for which other cancellations wait."""
-    ours.shutdown(socket.SHUT_WR)
-    ended = asyncio.ensure_future(_receive(ours))
-    while not ended.done():
-        try:
-            await asyncio.shield(ended)
-        except asyncio.CancelledError:
-            continue

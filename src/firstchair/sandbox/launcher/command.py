@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import resource
@@ -41,9 +40,10 @@ def become(job: Job, streams: tuple[int, int, int], tell: int) -> NoReturn:
         syscalls.filter_system_calls(system_calls.program(os.uname().machine))
     try:
         os.execvpe(job.command[0], job.command, job.environment)
-    except OSError as error:
-        os.write(2, f"{job.command[0]}: {error.strerror}\n".encode(errors="replace"))
-        os._exit(_NOT_FOUND if error.errno == errno.ENOENT else _NOT_RUNNABLE)
+    except (OSError, ValueError) as error:  # a NUL, or text that has no bytes
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        os.write(2, f"{job.command[0]}: {why}\n".encode(errors="replace"))
+        os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE)
 
 
 def _limit(caps: Caps, *, own_users: bool) -> None:
