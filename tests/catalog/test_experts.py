@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from firstchair.catalog.backends import FREE, Backend, listed_price, reachable, resolve
@@ -206,3 +208,10 @@ def test_who_can_be_asked_is_told_apart_from_who_cannot():
     assert set(found) == {"claude_opus_4_8"}
     assert len(missing) == 5
     assert "gpt_5_5" in missing["gpt_5_5"]
+
+
+def test_the_catalog_that_the_page_shows_loads(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "experts.md").read_text(encoding="utf-8")
+    own = catalog(tmp_path, page.partition("```yaml\n")[2].partition("```")[0])
+    assert own.expert("tiny_1b").openrouter == "acme/tiny-1b"
+    assert own.providers["openrouter"].requests_per_minute == 300
