@@ -9,10 +9,13 @@ from firstchair.chat.actions import Action, Problem
 from firstchair.chat.messages import Message, ToolCall, assistant_message, text_message
 from firstchair.engines.base import Sampling
 from firstchair.engines.scripted import ScriptedEngine
+from firstchair.rollout.dagger import DaggerPlan, run_dagger
+from firstchair.rollout.dagger_teacher import DaggerTeacher
 from firstchair.rollout.engine_policy import EnginePolicy
 from firstchair.rollout.environment import Conducting, Step
 from firstchair.rollout.episodes import Episode, EpisodeEnd, Limits, run_episodes
-from firstchair.testing.environment import WordEnvironment, WordTask
+from firstchair.rollout.teacher_policy import TeacherPolicy
+from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
 
 
 def store(arguments: str) -> Message:
@@ -120,3 +123,11 @@ def test_a_step_whose_fields_are_nonsense_fails_its_episode_by_name(retracts):
 
     episode = play(ScriptedEngine(GOOD), Odd)
     assert "environment.step: DataError: retracts" in episode.error
+
+
+def test_dagger_which_needs_the_whole_conversation_refuses_such_an_environment():
+    teacher = DaggerTeacher(TeacherPolicy(WordExpert(), name="expert"))
+    tasks = [WordTask(task_id="t", words=("oak",))]
+    plan = DaggerPlan(beta=0.5, seed=0)
+    (found,) = asyncio.run(run_dagger(Conductor, tasks, TeacherPolicy(WordExpert()), teacher, plan))
+    assert "DAgger relabels whole conversations" in found.error

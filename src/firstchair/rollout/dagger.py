@@ -29,10 +29,11 @@ from firstchair.catalog.verdict import Scorer, Verdict
 from firstchair.chat.actions import Action, action_of
 from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.core.concurrency import all_or_none
+from firstchair.core.errors import ConfigError
 from firstchair.core.jsontext import canonical
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.dagger_teacher import DaggerTeacher, Untaught
-from firstchair.rollout.environment import Environment, Outcome
+from firstchair.rollout.environment import Conducting, Environment, Outcome
 from firstchair.rollout.episodes import NO_LIMITS, Limits, Task, ask_policy
 from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, LiveEpisode
 from firstchair.rollout.policy import Policy, PolicyReply, TokenPolicy
@@ -237,6 +238,8 @@ class _Play:
 
         def kept() -> Environment:
             self._environment = env_factory()
+            if isinstance(self._environment, Conducting):
+                raise ConfigError("DAgger relabels whole conversations; this environment shows and keeps parts of them")
             return self._environment
 
         episode, outcome = self._episode, None

@@ -31,7 +31,8 @@ class EnginePolicy:
 
     A seed, of the request or else of ``sampling``, is varied per episode and decision, so that the rollouts of a
     group differ and a run still repeats. ``record_tokens`` keeps the engine's own ids and log-probabilities on the
-    session too, where the engine gives them: each call with its whole prompt.
+    session too, where the engine gives them: each call with its whole prompt. Without ``seeded`` no seed is sent, for
+    engines that refuse one (Anthropic's).
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class EnginePolicy:
         constrain: bool = False,
         salvage: bool = False,
         record_tokens: bool = True,
+        seeded: bool = True,
     ):
         self.engine, self.name = engine, engine.info().model
         self._renderer, self._sampling = renderer, sampling or Sampling()
         self._constrain, self._salvage, self._record_tokens = constrain, salvage, record_tokens
+        self._seeded = seeded
         self._streams: dict[str, EpisodeStream] = {}
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
@@ -71,7 +74,7 @@ class EnginePolicy:
     def _request(self, request: PolicyRequest) -> Request | PolicyReply:
         request_id, sampling = request.request_id, self._sampling
         seed = sampling.seed if request.seed is None else request.seed
-        if seed is not None:
+        if seed is not None and self._seeded:
             sampling = replace(sampling, seed=seed_of(seed, request_id))
         if request.max_tokens is not None and request.max_tokens < sampling.max_new_tokens:
             sampling = replace(sampling, max_new_tokens=request.max_tokens)
