@@ -239,7 +239,9 @@ class _Play:
         def kept() -> Environment:
             self._environment = env_factory()
             if isinstance(self._environment, Conducting):
-                raise ConfigError("DAgger relabels whole conversations; this environment shows and keeps parts of them")
+                raise ConfigError(
+                    "DAgger relabels whole conversations; this environment shows and keeps parts of them"
+                )
             return self._environment
 
         episode, outcome = self._episode, None
