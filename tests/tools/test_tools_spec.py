@@ -37,6 +37,8 @@ def everything(tmp_path: Path) -> Path:
                 "apply_patch",
                 "pdf_extract",
                 "http_request",
+                "code_interpreter",
+                "shell_exec",
             )
         )
         + f"  - {{type: db_query, url: 'sqlite:///{tmp_path / 'shop.db'}'}}\n"
@@ -56,12 +58,29 @@ def test_every_tool_opens_with_a_schema_that_is_one(everything: Path):
     async def opened() -> None:
         async with open_tools(load_recipe(ToolsSpec, everything)) as box:
             assert [tool.name for tool in box.tools] == [one.type for one in load_recipe(ToolsSpec, everything).tools]
-            assert len({tool.name for tool in box.tools}) == 9
-            assert [schema_problem(tool.parameters) for tool in box.tools] == [None] * 9
+            assert len({tool.name for tool in box.tools}) == 11
+            assert [schema_problem(tool.parameters) for tool in box.tools] == [None] * 11
             assert all(tool.parameters["additionalProperties"] is False for tool in box.tools)
             assert all(isinstance(one, RealTool) for _, one in box._tools.values())
 
     asyncio.run(opened())
+
+
+def test_files_and_programs_share_a_directory(everything: Path):
+    asked: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("file_write", {"path": "n.txt", "content": "6"}),
+        ("code_interpreter", {"code": "n = int(open('n.txt').read()); open('m.txt', 'w').write(str(7 * n))"}),
+        ("shell_exec", {"command": "mkdir sub && mv m.txt sub"}),
+        ("file_read", {"path": "sub/m.txt"}),
+    )
+
+    async def worked() -> str:
+        async with open_tools(load_recipe(ToolsSpec, everything)) as box:
+            answers = [await box.call(ToolCall.of("1", name, arguments)) for name, arguments in asked]
+        assert not any(answer.is_error for answer in answers), answers
+        return answers[-1].text
+
+    assert asyncio.run(worked()) == "42"
 
 
 def test_each_episode_can_have_a_work_dir_of_its_own(everything: Path, tmp_path: Path):

@@ -1,7 +1,9 @@
 """Which tools there are, as a YAML file says; and the one place where they are opened.
 
 work_dir: ./work
+sandbox: {type: process}
 tools:
+  - type: code_interpreter
   - type: calculator
   - type: file_read
   - type: web_search
@@ -18,9 +20,12 @@ from pydantic import Field, model_validator
 
 from firstchair.core.config import Strict
 from firstchair.core.errors import ConfigError
+from firstchair.sandbox.base import Sandbox
+from firstchair.sandbox.spec import ProcessSpec, SandboxSpec, open_sandbox
 from firstchair.tools.apply_patch import ApplyPatch, ApplyPatchSpec
 from firstchair.tools.base import RealTool
 from firstchair.tools.calculator import Calculator, CalculatorSpec
+from firstchair.tools.code import CodeInterpreter, CodeInterpreterSpec, ShellExec, ShellExecSpec
 from firstchair.tools.db_query import DbQuery, DbQuerySpec, open_database
 from firstchair.tools.file_read import FileRead, FileReadSpec
 from firstchair.tools.file_write import FileWrite, FileWriteSpec
@@ -34,16 +39,20 @@ from firstchair.tools.work_dir import WorkDir
 OneTool = Annotated[
     ApplyPatchSpec
     | CalculatorSpec
+    | CodeInterpreterSpec
     | DbQuerySpec
     | FileReadSpec
     | FileWriteSpec
     | HttpRequestSpec
     | PdfExtractSpec
+    | ShellExecSpec
     | ThinkSpec
     | WebSearchSpec,
     Field(discriminator="type"),
 ]
-_IN_WORK_DIR = (ApplyPatchSpec, FileReadSpec, FileWriteSpec, PdfExtractSpec)
+InWorkDir = ApplyPatchSpec | CodeInterpreterSpec | FileReadSpec | FileWriteSpec | PdfExtractSpec | ShellExecSpec
+"""Tools that work on files."""
+_IN_SANDBOX = (CodeInterpreterSpec, ShellExecSpec)
 
 
 class ToolsSpec(Strict):
@@ -52,7 +61,9 @@ class ToolsSpec(Strict):
     tools: tuple[OneTool, ...]
     """In the order in which a model sees them."""
     work_dir: Path | None = None
-    """Where files are read and written; made when it is not there."""
+    """Where files are read and written, and programs run; made when it is not there."""
+    sandbox: SandboxSpec = ProcessSpec()
+    """What ``code_interpreter`` and ``shell_exec`` run in."""
     observation_chars: int = Field(default=OBSERVATION_CHARS, ge=200)
     """What a model sees of one result."""
 
@@ -71,7 +82,7 @@ class ToolsSpec(Strict):
 
 def needs_work_dir(spec: OneTool) -> bool:
     """Whether a tool works on files, so that each episode wants one of its own."""
-    return isinstance(spec, _IN_WORK_DIR)
+    return isinstance(spec, InWorkDir)
 
 
 class _OpenedTools(ToolBox):
@@ -96,7 +107,8 @@ def open_tools(spec: ToolsSpec, *, work_dir: Path | None = None) -> ToolBox:
     place = work_dir or spec.work_dir
     shared = WorkDir(place) if place is not None else None
     try:
-        opened = [_open(one, shared) for one in spec.tools]
+        sandbox = open_sandbox(spec.sandbox) if any(isinstance(one, _IN_SANDBOX) for one in spec.tools) else None
+        opened = [_open(one, shared, sandbox) for one in spec.tools]
     except BaseException:
         if shared is not None:
             shared.close()
@@ -104,7 +116,7 @@ def open_tools(spec: ToolsSpec, *, work_dir: Path | None = None) -> ToolBox:
     return _OpenedTools(opened, shared, observation_chars=spec.observation_chars)
 
 
-def _open(spec: OneTool, shared: WorkDir | None) -> RealTool:
+def _open(spec: OneTool, shared: WorkDir | None, sandbox: Sandbox | None) -> RealTool:
     match spec:
         case CalculatorSpec():
             return Calculator()
@@ -118,6 +130,10 @@ def _open(spec: OneTool, shared: WorkDir | None) -> RealTool:
             return WebSearch(spec, open_backend(spec.backend))
     if shared is None:
         raise ConfigError(f"work_dir is needed by {spec.type}; name a directory")
+    return _open_in(spec, shared, sandbox)
+
+
+def _open_in(spec: InWorkDir, shared: WorkDir, sandbox: Sandbox | None) -> RealTool:
     match spec:
         case ApplyPatchSpec():
             return ApplyPatch(spec, shared)
@@ -127,3 +143,9 @@ def _open(spec: OneTool, shared: WorkDir | None) -> RealTool:
             return FileWrite(spec, shared)
         case PdfExtractSpec():
             return PdfExtract(spec, shared)
+    assert sandbox is not None
+    match spec:
+        case CodeInterpreterSpec():
+            return CodeInterpreter(spec, sandbox, shared.root)
+        case ShellExecSpec():
+            return ShellExec(spec, sandbox, shared.root)
