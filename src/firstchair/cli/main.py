@@ -41,6 +41,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "gates": ("firstchair.cli.gates", "Whether a model may be reinforced, and whether it may take a slot."),
         "pareto": ("firstchair.cli.pareto", "Accuracy against cost of routing policies, as one page."),
         "judge": ("firstchair.cli.judge", "Judges of rewards: agreement with people, position bias, consistency."),
+        "orchestrate": (
+            "firstchair.cli.orchestrate",
+            "Let a model solve tasks by calling other models and tools; keep every graded trajectory.",
+        ),
         "experts": ("firstchair.cli.experts", "Models that are asked as tools: list, ask, describe by measurement."),
         "prices": ("firstchair.cli.prices", "What models cost: show the dated table, update it."),
         "tools": ("firstchair.cli.tools", "Real tools: list, call by hand, index a folder for search."),

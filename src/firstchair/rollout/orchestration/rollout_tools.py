@@ -1,0 +1,102 @@
+"""The tools of one rollout: those that all rollouts share, and those that work in a directory of its own.
+
+ToolsSpec ─► SharedTools: searches, calculators, HTTP clients, opened once
+                └─ of_rollout ─► RolloutTools: a copy of the work dir, and the tools in it; gone when it is closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+from firstchair.chat.messages import Message, Tool, ToolCall, tool_result
+from firstchair.tools.spec import ToolsSpec, needs_work_dir, open_tools
+from firstchair.tools.toolbox import ToolBox
+
+
+class SharedTools:
+    """What a spec offers, opened as far as rollouts can share it. Close it when none of them uses it any more."""
+
+    def __init__(self, tools: tuple[Tool, ...], box: ToolBox | None, own: ToolsSpec | None):
+        self.tools = tools
+        """In the order of the spec."""
+        self._box, self._own = box, own
+        shared = {tool.name for tool in box.tools} if box is not None else set()
+        self._own_names = frozenset(tool.name for tool in tools if tool.name not in shared)
+
+    @classmethod
+    async def open(cls, spec: ToolsSpec) -> SharedTools:
+        """Open it. Raises ``ConfigError`` or ``DataError`` for a key, an index, a database or a package that is
+        missing.
+        """
+        in_dir = [needs_work_dir(one) for one in spec.tools]
+        own, shared = (
+            tuple(one for one, inside in zip(spec.tools, in_dir, strict=True) if inside is wanted)
+            for wanted in (True, False)
+        )
+        own_spec = spec.model_copy(update={"tools": own}) if own else None
+        box = open_tools(spec.model_copy(update={"tools": shared, "work_dir": None})) if shared else None
+        found = {False: iter(box.tools if box is not None else ()), True: iter(())}
+        if own_spec is not None:
+            # Opened once for their schemas, and to find out now what is missing.
+            with tempfile.TemporaryDirectory() as place:
+                async with open_tools(own_spec, work_dir=Path(place)) as opened:
+                    found[True] = iter(opened.tools)
+        return cls(tuple(next(found[inside]) for inside in in_dir), box, own_spec)
+
+    def of_rollout(self) -> RolloutTools:
+        """The tools of one rollout, whose close leaves the shared ones open."""
+        return RolloutTools(self.tools, self._box, self._own, self._own_names)
+
+    async def close(self) -> None:
+        """Close what is shared."""
+        if self._box is not None:
+            await self._box.close()
+
+
+class RolloutTools:
+    """A ``Toolset``. Its directory is made by the first call that works in it."""
+
+    def __init__(
+        self, tools: tuple[Tool, ...], shared: ToolBox | None, own: ToolsSpec | None, own_names: frozenset[str]
+    ):
+        self._tools, self._shared, self._own, self._own_names = tools, shared, own, own_names
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._box: ToolBox | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What is offered."""
+        return self._tools
+
+    async def call(self, call: ToolCall) -> Message:
+        """The tool message that answers ``call``."""
+        if call.name in self._own_names and self._own is not None:
+            async with self._opening:
+                if self._box is None:
+                    self._directory = tempfile.TemporaryDirectory(prefix="firstchair-rollout-")
+                    place = Path(self._directory.name)
+                    if self._own.work_dir is not None:
+                        await asyncio.to_thread(_copy, self._own.work_dir, place)
+                    self._box = open_tools(self._own, work_dir=place)
+            return await self._box.call(call)
+        if self._shared is None:
+            return tool_result(call, f"There is no tool {call.name!r}.", is_error=True)
+        return await self._shared.call(call)
+
+    async def close(self) -> None:
+        """Close the tools of the directory, and remove it."""
+        box, directory = self._box, self._directory
+        self._box = self._directory = None
+        if box is not None:
+            await box.close()
+        if directory is not None:
+            directory.cleanup()
+
+
+def _copy(source: Path, place: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, place, symlinks=True, dirs_exist_ok=True)

@@ -1,0 +1,112 @@
+"""What a run of orchestrations is made of, as one YAML file; and the one place where it is opened.
+
+catalog: my_experts.yaml
+experts: [qwen3_5_9b, claude_opus_4_8]
+tools: {tools: [{type: calculator}, {type: think}]}
+offer: {anonymised: true, sampled: true, jitter: 0.2}
+limits: {history_chars: 24000}
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from firstchair.catalog.experts import ExpertCatalog, exclusions
+from firstchair.catalog.offers import Offer, anonymised, offer_of, sampled
+from firstchair.catalog.prices import PriceTable
+from firstchair.core.config import Strict
+from firstchair.engines.live_experts import LiveExperts
+from firstchair.rewards.answers.base import AnswerGrader
+from firstchair.rewards.answers.by_domain import AnswerGrading, open_answer_grader
+from firstchair.rollout.orchestration.environment import OrchestrationEnvironment
+from firstchair.rollout.orchestration.limits import OrchestrationLimits
+from firstchair.rollout.orchestration.offer import OnOffer
+from firstchair.rollout.orchestration.rollout_tools import SharedTools
+from firstchair.rollout.orchestration.task import OrchestrationTask
+from firstchair.sandbox.spec import SandboxSpec, open_sandbox
+from firstchair.tools.spec import ToolsSpec
+
+
+class Presentation(Strict):
+    """How what can be called is shown to each rollout."""
+
+    sampled: bool = False
+    """A random part of it, of at least one model and one tool."""
+    jitter: float = Field(default=0.0, ge=0, lt=1)
+    """Of a sampled offer: each expert's price is multiplied by one factor from 1 − jitter to 1 + jitter."""
+    anonymised: bool = False
+    """Models are random labels that tell nothing but class, size and cost tier."""
+
+
+class OrchestrationSetup(Strict):
+    """Experts, tools, offer, limits and grading of a run."""
+
+    catalog: Path | None = None
+    """YAML file of experts and tools, over the packaged one."""
+    experts: tuple[str, ...] = ()
+    """Only these of the catalog; empty: all that are not excluded."""
+    prices: Path | None = None
+    """YAML file of prices, over the packaged one."""
+    tools: ToolsSpec | None = None
+    """What beside models can be called. Each rollout works in a copy of its ``work_dir``."""
+    offer: Presentation = Presentation()
+    limits: OrchestrationLimits = OrchestrationLimits()
+    grading: AnswerGrading = AnswerGrading()
+    sandbox: SandboxSpec | None = None
+    """Where the tests of programming tasks run; without one their answers stay ungraded."""
+
+
+@dataclass(frozen=True)
+class OpenedSetup:
+    """Everything that rollouts share."""
+
+    full: Offer
+    """The experts of this run and the tools that were opened, before anything is sampled or anonymised."""
+    prices: PriceTable
+    experts: LiveExperts
+    grader: AnswerGrader
+    tools: SharedTools | None
+    setup: OrchestrationSetup
+
+    def environment(self) -> OrchestrationEnvironment:
+        """One environment; what it shares stays open when it is closed."""
+        toolset = None if self.tools is None else self.tools.of_rollout()
+        return OrchestrationEnvironment(self.offer, self.experts, toolset, self.grader, self.setup.limits)
+
+    def offer(self, task: OrchestrationTask, seed: int) -> Sequence[OnOffer]:
+        """What one rollout is offered: a function of the task and its environment's seed."""
+        shown, rng = self.setup.offer, random.Random(f"{seed}:{task.task_id}:offer")
+        found = sampled(self.full, rng, jitter=shown.jitter) if shown.sampled else self.full
+        return (anonymised(found, rng) if shown.anonymised else found).offered
+
+
+@asynccontextmanager
+async def open_setup(setup: OrchestrationSetup, environ: Mapping[str, str]) -> AsyncIterator[OpenedSetup]:
+    """Open experts, tools and grader, and close them at the end.
+
+    Raises ``ConfigError`` naming what is missing: an expert without a key, an index, a package, a sandbox.
+    """
+    catalog, prices = ExpertCatalog.load(setup.catalog, exclusions(environ)), PriceTable.load(setup.prices)
+    if setup.experts:
+        catalog = catalog.only(setup.experts)
+    async with AsyncExitStack() as stack:
+        tools = None
+        if setup.tools is not None:
+            tools = await SharedTools.open(setup.tools)
+            stack.push_async_callback(tools.close)
+        offered = tools.tools if tools is not None else ()
+        known = catalog.with_tools(offered)
+        names = {tool.name for tool in offered}
+        catalog = known.model_copy(update={"tools": tuple(one for one in known.tools if one.name in names)})
+        experts = LiveExperts(catalog, prices, environ)
+        stack.push_async_callback(experts.close)
+        sandbox = None if setup.sandbox is None else open_sandbox(setup.sandbox)
+        grader = open_answer_grader(setup.grading, sandbox)
+        stack.push_async_callback(grader.close)
+        yield OpenedSetup(offer_of(catalog, prices), prices, experts, grader, tools, setup)
