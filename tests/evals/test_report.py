@@ -12,10 +12,11 @@ from tests.services import missing
 from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall, text_message
 from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.html import script_json
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.evals.metrics import Prices, measure, undecided
 from firstchair.evals.replay import replay
-from firstchair.evals.report import interval, percent, plot, points, render, script_json, tone, write_report
+from firstchair.evals.report import interval, percent, plot, points, render, tone, write_report
 from firstchair.evals.report_cases import report_cases
 from firstchair.evals.report_data import Completion, report_data
 from firstchair.evals.run_record import Run

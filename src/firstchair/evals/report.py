@@ -6,8 +6,6 @@ text by the page's own script; the page's content policy allows that one script,
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from importlib import resources
 from pathlib import Path
@@ -18,6 +16,7 @@ from markupsafe import Markup
 
 from firstchair.catalog.verdict import Verdict
 from firstchair.core.atomic import refuse_existing, write_texts
+from firstchair.core.html import script_hash, script_json
 from firstchair.data.golden.golden_set import GoldenSet
 from firstchair.evals.metrics import SHOWN, Prices
 from firstchair.evals.report_cases import report_cases
@@ -81,21 +80,13 @@ def render(data: ReportData, cases: dict[str, Any]) -> str:
         left_out=cases["left_out"],
         cut=cases["cut"],
         script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
+        script_hash=script_hash(script),
         style=Markup(style),
     )
 
 
 def _asset(name: str) -> str:
     return (resources.files("firstchair.evals") / "report_page" / name).read_text(encoding="utf-8")
-
-
-def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: no ``<``, so nothing in it can end the element or open another."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -22,7 +22,7 @@ from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.hashing import sha256_file
 from firstchair.core.jsonl import SkipBad, open_text_bytes, parse_line, read_lines
 from firstchair.core.progress import Progress, progress
-from firstchair.data.orchestration.selection import left_out
+from firstchair.data.orchestration.selection import left_out_because
 from firstchair.data.sft import record_from_row
 from firstchair.train.config import SftData
 from firstchair.train.examples import Example
@@ -251,7 +251,7 @@ def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, rendere
 
 def _left_out(line: dict[str, Any], source: TokenSource) -> str | None:
     meta = line.get("meta")
-    return left_out(meta if isinstance(meta, dict) else {}, source.select, clean_only=source.clean_only)
+    return left_out_because(meta if isinstance(meta, dict) else {}, source.select, clean_only=source.clean_only)
 
 
 def row_of(conversation: TokenConversation, source: TokenSource, *, instead: str) -> Row:

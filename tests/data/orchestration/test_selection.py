@@ -5,7 +5,8 @@ import pytest
 
 from firstchair.core.errors import DataError
 from firstchair.data.orchestration.groups import Group
-from firstchair.data.orchestration.selection import judge_group, left_out
+from firstchair.data.orchestration.selection import chosen_records, judge_group, left_out_because
+from firstchair.data.orchestration.serialize import training_records
 from firstchair.data.orchestration.stats import trajectory_stats
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.testing.trajectories import clean_trajectory, dispatched, trajectory_groups
@@ -73,14 +74,14 @@ def test_the_policy_counts_where_it_has_a_price_and_free_is_a_reward_of_zero():
     ],
 )
 def test_which_records_training_takes(meta, which, clean_only, why):
-    assert left_out(meta, which, clean_only=clean_only) == why
+    assert left_out_because(meta, which, clean_only=clean_only) == why
 
 
 def test_a_record_that_does_not_say_what_is_asked_is_refused():
     with pytest.raises(DataError, match=r"meta\.correct: found 'nothing'; expected true or false"):
-        left_out({}, "correct", clean_only=False)
+        left_out_because({}, "correct", clean_only=False)
     with pytest.raises(DataError, match=r"meta\.clean: found 1; expected"):
-        left_out({"clean": 1}, "all", clean_only=True)
+        left_out_because({"clean": 1}, "all", clean_only=True)
 
 
 def test_statistics_account_for_every_trajectory():
@@ -106,3 +107,15 @@ def test_an_ungraded_trajectory_that_ended_well_is_not_broken():
     stats = trajectory_stats([group(costing(0, None, correct=None))])
     assert (stats.total.ungraded, stats.total.broken, stats.unpriced) == (1, 0, 1)
     assert stats.tools["qwen3_5_9b"].unpriced == 1
+
+
+def test_chosen_records_are_those_that_training_takes_and_the_others_are_counted():
+    records = list(training_records(trajectory_groups(8)))
+    left_out: dict[str, int] = {}
+    chosen = list(chosen_records(records, "correct_routed", clean_only=True, left_out=left_out))
+    assert chosen == [r for r in records if r.meta["correct"] and r.meta["routed"] and r.meta["clean"]]
+    assert len(chosen) + sum(left_out.values()) == len(records)
+    assert {"wrong", "unclean: repeated_line", "no model was asked"} <= left_out.keys()
+    bare = [msgspec.structs.replace(records[0], meta={})]
+    with pytest.raises(DataError, match=r"meta\.correct: record 'made-0:0': found 'nothing'"):
+        list(chosen_records(bare, "correct", clean_only=False, left_out={}))

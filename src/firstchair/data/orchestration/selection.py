@@ -10,8 +10,8 @@ equals are told apart by fewer dispatches, then by the number of the sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -20,6 +20,9 @@ from firstchair.core.errors import DataError
 from firstchair.data.orchestration.clean_gate import Finding, unclean
 from firstchair.data.orchestration.groups import Group
 from firstchair.rollout.orchestration.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from firstchair.data.sft import SftRecord
 
 Which = Literal["all", "correct", "correct_routed"]
 """``correct_routed``: correct, and a model was asked at least once."""
@@ -83,7 +86,7 @@ def judge_group(group: Group) -> tuple[Judged, ...]:
     )
 
 
-def left_out(meta: Mapping[str, Any], which: Which, *, clean_only: bool) -> str | None:
+def left_out_because(meta: Mapping[str, Any], which: Which, *, clean_only: bool) -> str | None:
     """Why a training record with ``meta`` is left out, in words to count by; ``None`` when it is taken.
 
     Raises ``DataError`` naming the field when the record does not say what the choice needs.
@@ -97,6 +100,21 @@ def left_out(meta: Mapping[str, Any], which: Which, *, clean_only: bool) -> str 
         reasons = meta.get("unclean")
         return f"unclean: {reasons[0]}" if isinstance(reasons, list) and reasons else "unclean"
     return None
+
+
+def chosen_records(
+    records: Iterable[SftRecord], which: Which, *, clean_only: bool, left_out: dict[str, int]
+) -> Iterator[SftRecord]:
+    """Those of ``records`` that a training run with this choice takes; why the others are not is counted."""
+    for record in records:
+        try:
+            why = left_out_because(record.meta, which, clean_only=clean_only)
+        except DataError as error:
+            raise DataError(f"record {record.id!r}: {error.reason}", field=error.field) from None
+        if why is None:
+            yield record
+        else:
+            left_out[why] = left_out.get(why, 0) + 1
 
 
 def _flag(meta: Mapping[str, Any], name: str) -> bool | None:

@@ -27,7 +27,7 @@ from firstchair.traces.session import turns_of
 def training_records(
     groups: Iterable[Group], *, kept_only: bool = False, left_out: list[str] | None = None
 ) -> Iterator[SftRecord]:
-    """A record for each trajectory, in order. Ids of those in which the policy did nothing go to ``left_out``."""
+    """A record for each trajectory, in order. Ids of those with nothing to teach go to ``left_out``."""
     for group in groups:
         for judged in judge_group(group):
             if kept_only and not judged.kept:
@@ -45,10 +45,10 @@ def record_id(trajectory: Trajectory) -> str:
 
 
 def training_record(task: OrchestrationTask, judged: Judged) -> SftRecord | None:
-    """One trajectory as a record; ``None`` when no message of the policy is in it."""
+    """One trajectory as a record; ``None`` when none of its messages is to be learnt."""
     trajectory = judged.trajectory
     messages, loss = taught_messages(trajectory)
-    if not any(message.role == "assistant" for message in messages):
+    if not any(loss):
         return None
     return SftRecord(
         id=record_id(trajectory),
@@ -56,7 +56,7 @@ def training_record(task: OrchestrationTask, judged: Judged) -> SftRecord | None
         messages=messages,
         loss=loss,
         tools=trajectory.tools,
-        meta=_meta(task, judged, messages, loss),
+        meta={**record_meta(task, judged), **_counts(messages, loss)},
     )
 
 
@@ -108,9 +108,8 @@ def _taught(message: Message) -> Message:
     return msgspec.structs.replace(message, content=tuple(parts))
 
 
-def _meta(
-    task: OrchestrationTask, judged: Judged, messages: tuple[Message, ...], loss: tuple[bool, ...]
-) -> dict[str, Any]:
+def record_meta(task: OrchestrationTask, judged: Judged) -> dict[str, Any]:
+    """What a record says of its task, its grade, the gate, and what it took; as JSON."""
     trajectory = judged.trajectory
     return {
         "task_id": task.task_id,
@@ -132,6 +131,11 @@ def _meta(
         "gen_model": trajectory.policy_model,
         "anonymised": trajectory.labels,
         "metrics": trajectory_metrics(trajectory, judged.cost_nano),
+    }
+
+
+def _counts(messages: tuple[Message, ...], loss: tuple[bool, ...]) -> dict[str, int]:
+    return {
         "num_turns": len(turns_of(messages)),
         "n_tool_calls": sum(len(message.tool_calls) for message in messages),
         "n_assistant_spans": sum(message.role == "assistant" for message in messages),
