@@ -466,7 +466,7 @@ def test_many_cancelled_runs_leave_no_process_descriptor_or_file(
         before = _open_descriptors()
         await asyncio.gather(*(cancelled(0.004 * n) for n in range(40)))
         assert living(token) == []
-        assert _open_descriptors() == before
+        assert _open_descriptors() <= before
 
     files = set(os.listdir("/tmp"))
     asyncio.run(run())

@@ -24,13 +24,20 @@ def serve(control: int) -> None:
     gc.disable()
     gc.freeze()
     with socket.socket(fileno=control) as requests:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+        signal.signal(signal.SIGCHLD, lambda *_: _reap())
         while True:
             _, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
             if not descriptors:
                 return
             _fork_keeper(descriptors[0], requests, owner)
             os.close(descriptors[0])
+
+
+def _reap() -> None:
+    """Wait for the keepers that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _fork_keeper(descriptor: int, requests: socket.socket, owner: int | None) -> None:
