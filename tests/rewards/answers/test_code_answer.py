@@ -80,6 +80,11 @@ def test_what_an_answer_prints_and_closes_does_not_count_against_it():
     assert grade(noisy, "assert add(1, 2) == 3").correct is True
 
 
+def test_a_thread_that_an_answer_leaves_behind_holds_up_no_verdict():
+    lingering = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n" + ADD
+    assert grade(lingering, "assert add(1, 2) == 3", wall_s=30).correct is True
+
+
 def test_a_test_may_end_as_unittest_does():
     test = (
         "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 2), {})\n"
