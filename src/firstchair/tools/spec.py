@@ -99,15 +99,21 @@ class _OpenedTools(ToolBox):
             self._work_dir.close()
 
 
-def open_tools(spec: ToolsSpec, *, work_dir: Path | None = None) -> ToolBox:
-    """The tools of ``spec``, opened; ``work_dir`` is taken in place of its own, for one directory an episode.
+def sandbox_of(spec: ToolsSpec) -> Sandbox | None:
+    """The sandbox that its tools run in; ``None`` when none of them needs one."""
+    return open_sandbox(spec.sandbox) if any(isinstance(one, _IN_SANDBOX) for one in spec.tools) else None
+
+
+def open_tools(spec: ToolsSpec, *, work_dir: Path | None = None, sandbox: Sandbox | None = None) -> ToolBox:
+    """The tools of ``spec``, opened; ``work_dir`` is taken in place of its own, for one directory an episode, and
+    ``sandbox`` in place of a new one, for one of many episodes.
 
     Close it. Raises ``ConfigError`` or ``DataError`` for a key, an index, a database or a package that is missing.
     """
     place = work_dir or spec.work_dir
     shared = WorkDir(place) if place is not None else None
     try:
-        sandbox = open_sandbox(spec.sandbox) if any(isinstance(one, _IN_SANDBOX) for one in spec.tools) else None
+        sandbox = sandbox or sandbox_of(spec)
         opened = [_open(one, shared, sandbox) for one in spec.tools]
     except BaseException:
         if shared is not None:

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 from firstchair.chat.messages import Message, Tool, ToolCall, tool_result
-from firstchair.tools.spec import ToolsSpec, needs_work_dir, open_tools
+from firstchair.sandbox.base import Sandbox
+from firstchair.tools.spec import ToolsSpec, needs_work_dir, open_tools, sandbox_of
 from firstchair.tools.toolbox import ToolBox
 
 
@@ -23,8 +24,11 @@ class SharedTools:
         self.tools = tools
         """In the order of the spec."""
         self._box, self._own = box, own
+        self.sandbox: Sandbox | None = None if own is None else sandbox_of(own)
+        """Where code of all rollouts runs, each in its own directory."""
         shared = {tool.name for tool in box.tools} if box is not None else set()
-        self._own_names = frozenset(tool.name for tool in tools if tool.name not in shared)
+        self.own_names = frozenset(tool.name for tool in tools if tool.name not in shared)
+        """The tools that work in a rollout's directory."""
 
     @classmethod
     async def open(cls, spec: ToolsSpec) -> SharedTools:
@@ -48,7 +52,7 @@ class SharedTools:
 
     def of_rollout(self) -> RolloutTools:
         """The tools of one rollout, whose close leaves the shared ones open."""
-        return RolloutTools(self.tools, self._box, self._own, self._own_names)
+        return RolloutTools(self, self._box, self._own)
 
     async def close(self) -> None:
         """Close what is shared."""
@@ -59,10 +63,8 @@ class SharedTools:
 class RolloutTools:
     """A ``Toolset``. Its directory is made by the first call that works in it."""
 
-    def __init__(
-        self, tools: tuple[Tool, ...], shared: ToolBox | None, own: ToolsSpec | None, own_names: frozenset[str]
-    ):
-        self._tools, self._shared, self._own, self._own_names = tools, shared, own, own_names
+    def __init__(self, all_tools: SharedTools, shared: ToolBox | None, own: ToolsSpec | None):
+        self._all, self._shared, self._own = all_tools, shared, own
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._box: ToolBox | None = None
         self._opening = asyncio.Lock()
@@ -70,18 +72,18 @@ class RolloutTools:
     @property
     def tools(self) -> tuple[Tool, ...]:
         """What is offered."""
-        return self._tools
+        return self._all.tools
 
     async def call(self, call: ToolCall) -> Message:
         """The tool message that answers ``call``."""
-        if call.name in self._own_names and self._own is not None:
+        if call.name in self._all.own_names and self._own is not None:
             async with self._opening:
                 if self._box is None:
                     self._directory = tempfile.TemporaryDirectory(prefix="firstchair-rollout-")
                     place = Path(self._directory.name)
                     if self._own.work_dir is not None:
                         await asyncio.to_thread(_copy, self._own.work_dir, place)
-                    self._box = open_tools(self._own, work_dir=place)
+                    self._box = open_tools(self._own, work_dir=place, sandbox=self._all.sandbox)
             return await self._box.call(call)
         if self._shared is None:
             return tool_result(call, f"There is no tool {call.name!r}.", is_error=True)
