@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "firstchair.cli.desk",
             "The embedded harness world: tasks, recordings, HTTP teacher, episodes, reviews.",
         ),
+        "synth": ("firstchair.cli.synth", "Synthetic domains: list, check, let a model write new ones."),
         "gateway": (
             "firstchair.cli.gateway",
             "The drop-in for Claude and GPT: slots, keys, promotion, rollback, ledger.",

@@ -31,6 +31,14 @@ class DecisionTasks(Strict):
     records: Path
 
 
+class SyntheticTasks(Strict):
+    """Tasks of synthetic domains: tools over a database, scored by the state that they leave and by what was said."""
+
+    type: Literal["synthetic"] = "synthetic"
+    domains: tuple[str, ...] = ()
+    """Shipped ones by name, others by the path of their JSON file; all shipped ones when none is named."""
+
+
 class PythonTasks(Strict):
     """An environment of yours."""
 
@@ -44,6 +52,7 @@ class PythonTasks(Strict):
 EnvironmentSpec = Annotated[
     Annotated[DeskTasks, Tag("desk")]
     | Annotated[DecisionTasks, Tag("decisions")]
+    | Annotated[SyntheticTasks, Tag("synthetic")]
     | Annotated[PythonTasks, Tag("python")],
     Discriminator(type_or("desk")),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from firstchair.catalog.call_rules import Matchers
 from firstchair.core.errors import ConfigError
@@ -19,7 +20,11 @@ from firstchair.rollout.environment import Environment
 from firstchair.rollout.episodes import Limits, Task
 from firstchair.rollout.policy import Actor
 from firstchair.rollout.prompt_record import PromptRecord
-from firstchair.train.grpo_recipe import DecisionTasks, DeskTasks, PythonTasks, Rollouts
+from firstchair.rollout.synthetic.environment import SyntheticEnvironment
+from firstchair.rollout.synthetic.opened import OpenDomain
+from firstchair.rollout.synthetic.players import GoldenExpert
+from firstchair.rollout.synthetic.shipped import load_domains
+from firstchair.train.grpo_recipe import DecisionTasks, DeskTasks, EnvironmentSpec, Rollouts, SyntheticTasks
 
 PROBED = 8
 """Tasks on which the reward is probed at the start, at least."""
@@ -43,7 +48,7 @@ class OpenEnvironment:
         return [pair for task in some if isinstance(task, PromptRecord) for pair in _pairs_of(task)]
 
 
-def open_environment(spec: DeskTasks | DecisionTasks | PythonTasks, rollouts: Rollouts) -> OpenEnvironment:
+def open_environment(spec: EnvironmentSpec, rollouts: Rollouts) -> OpenEnvironment:
     """What ``spec`` names. Raises ``ConfigError`` or ``DataError`` when it cannot be read or imported."""
     limits = Limits(
         max_tokens=rollouts.max_tokens, tool_s=rollouts.tool_s, wall_s=rollouts.wall_s, stall_s=rollouts.stall_s
@@ -52,8 +57,18 @@ def open_environment(spec: DeskTasks | DecisionTasks | PythonTasks, rollouts: Ro
         return OpenEnvironment(DeskEnvironment, make_tasks(spec.tasks, spec.seed), limits, Teacher())
     if isinstance(spec, DecisionTasks):
         return OpenEnvironment(DecisionEnvironment, read_prompts(spec.records), ONE_ACTION)
+    if isinstance(spec, SyntheticTasks):
+        return _synthetic(spec, limits)
     factory, tasks, expert = _imported(spec.factory)
     return OpenEnvironment(factory, tasks, limits, expert)
+
+
+def _synthetic(spec: SyntheticTasks, limits: Limits) -> OpenEnvironment:
+    domains = {domain.name: OpenDomain(domain) for domain in load_domains(spec.domains)}
+    tasks = [task for opened in domains.values() for task in opened.domain.tasks]
+    if not tasks:
+        raise ConfigError(f"environment.domains: {', '.join(domains)}: found no task in them")
+    return OpenEnvironment(partial(SyntheticEnvironment, domains), tasks, limits, GoldenExpert(domains, tasks))
 
 
 def _probed(tasks: Sequence[Task]) -> list[Task]:

@@ -7,7 +7,7 @@ import pytest
 from tests.rollout.synthetic.kennel import MULTI, READ, REFUSAL, ROWS, TABLES, TOOLS
 
 from firstchair.chat.messages import text_message
-from firstchair.core.errors import DataError, UpstreamError
+from firstchair.core.errors import RunFailed, UpstreamError
 from firstchair.engines.base import ErrorKind, Generation, Stop
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.rollout.synthetic.author import Author, AuthorFailed, AuthorLog, Stage, Why, read_log, schema_of
@@ -155,7 +155,7 @@ def test_a_domain_without_tasks_is_an_error_and_a_solver_is_not_asked_twice(tmp_
     policy = Counting(Refuser(), name="refuser")
     asked = []
     for trials in (2, 2, 1):  # another number of trials is another question
-        with pytest.raises(DataError, match=r"none of 4 tasks was kept: \{'invalid': 1, 'never_solved': 3\}"):
+        with pytest.raises(RunFailed, match=r"none of 4 tasks was kept: \{'invalid': 1, 'never_solved': 3\}"):
             asyncio.run(make_domain(BRIEF, kennel_author(), tmp_path, solver=Solver(policy, trials=trials)))
         asked.append(Counting.asked)
     assert asked == [8, 8, 12]  # three tasks with four turns in all

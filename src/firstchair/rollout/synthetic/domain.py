@@ -8,6 +8,7 @@ under an authorizer and limits, and no statement can reach anything but the doma
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,8 @@ from msgspec import Meta
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import JsonProblem, content_id, dumps, loads
 
-Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+NAME = re.compile(r"^[a-z][a-z0-9_]{0,39}$")
+Name = Annotated[str, Meta(pattern=NAME.pattern)]
 """Of a domain, table, column, tool or parameter; goes into SQL as an identifier."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=4000)]

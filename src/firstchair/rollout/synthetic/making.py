@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from firstchair.core.atomic import write_text
-from firstchair.core.errors import DataError
+from firstchair.core.errors import RunFailed
 from firstchair.core.jsontext import content_id, dumps
 from firstchair.engines.base import Engine, Sampling
 from firstchair.rollout.synthetic.author import SAMPLING, Author, AuthorFailed, AuthorLog, append_log, read_log
@@ -108,7 +108,7 @@ async def make_domain(
     """Write a domain into the directory ``out`` and filter its tasks; the result is ``out/domain.json``.
 
     A run that broke goes on where it was: replies and verdicts that are kept in ``out`` are not asked for again.
-    Raises as ``write_domain`` does, and ``DataError`` when no task is left.
+    Raises as ``write_domain`` does, and ``RunFailed`` when no task is left.
     """
     author = Author(engine, AuthorLog(out / AUTHOR_LOG), sampling)
     written = await write_domain(brief, author, progress=progress)
@@ -132,7 +132,7 @@ async def make_domain(
     write_text(out / REPORT, dumps(msgspec.to_builtins(report)) + "\n", force=True)
     domain = kept_domain(written, verdicts)
     if not domain.tasks:
-        raise DataError(f"none of {report.written} tasks was kept: {report.drops}; see {REPORT}", path=str(out))
+        raise RunFailed(f"{out}: none of {report.written} tasks was kept: {report.drops}; see {REPORT}")
     write_text(out / DOMAIN, domain_text(domain), force=True)
     return report
 

@@ -10,10 +10,21 @@ import msgspec
 from msgspec import Meta
 
 from firstchair.chat.messages import Message, text_message
+from firstchair.core.errors import ConfigError
 from firstchair.core.jsontext import dumps
 from firstchair.rollout.synthetic.author import Stage
 from firstchair.rollout.synthetic.database import FUNCTIONS
-from firstchair.rollout.synthetic.domain import Cell, Domain, Record, Table, TaskDraft, Text, ToolSpec, named_task
+from firstchair.rollout.synthetic.domain import (
+    NAME,
+    Cell,
+    Domain,
+    Record,
+    Table,
+    TaskDraft,
+    Text,
+    ToolSpec,
+    named_task,
+)
 from firstchair.rollout.synthetic.opened import OpenDomain
 from firstchair.rollout.synthetic.problems import (
     Fault,
@@ -48,6 +59,17 @@ class Brief:
     """To be written; fewer are left after the filters."""
     batch: int = 6
     """Tasks of one request."""
+
+
+def brief_of(name: str, description: str, *, tasks: int, batch: int) -> Brief:
+    """A brief from a command line. Raises ``ConfigError``."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"name {name!r}: expected a lower-case letter, then letters, digits and underscores, 40 at most"
+        )
+    if not description.strip():
+        raise ConfigError("--description: found nothing; expected what the business is and does")
+    return Brief(name, description.strip(), tasks=tasks, batch=batch)
 
 
 class TablesDraft(Record, frozen=True, kw_only=True):
