@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import write_jsonl
+from firstchair.data.orchestration.groups import Group
 from firstchair.evals.pareto import RoutedTask, frontier, mean, pareto_points, read_routed
 from firstchair.evals.pareto_report import plot_of, render, usd
+from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Dispatch, Trajectory, TrajectoryEnd
 
 
@@ -74,13 +76,14 @@ def test_trajectories_are_read_with_what_experts_and_policy_cost(tmp_path: Path)
         task_id="t", sample=0, messages=(), tools=(), end=TrajectoryEnd.ANSWERED, dispatches=(asked,), correct=True
     )
     unknown = msgspec.structs.replace(asked, cost_nano=None)
-    rows = [
-        msgspec.structs.replace(one, policy_cost_nano=5_000_000, policy_model="m"),
+    trajectories = (
+        msgspec.structs.replace(one, policy_cost_nano=5_000_000),
         msgspec.structs.replace(one, dispatches=(asked, unknown), correct=None),
-    ]
-    write_jsonl(tmp_path / "mine.jsonl", [msgspec.to_builtins(row) for row in rows])
+    )
+    group = Group(task=OrchestrationTask(task_id="t", problem="?"), trajectories=trajectories)
+    write_jsonl(tmp_path / "mine.jsonl", [msgspec.to_builtins(group)])
     found = read_routed(tmp_path / "mine.jsonl")
-    assert [(one.policy, one.correct, one.cost_usd) for one in found] == [("m", True, 0.035), ("mine", None, None)]
+    assert [(one.policy, one.correct, one.cost_usd) for one in found] == [("mine", True, 0.035), ("mine", None, None)]
 
 
 def test_a_line_that_is_neither_is_named_with_its_place(tmp_path: Path):

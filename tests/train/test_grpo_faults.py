@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from collections import Counter
 
 import orjson
 import pytest
@@ -15,6 +16,7 @@ from firstchair.rollout.python_environment import PythonEnvironment
 from firstchair.testing.environment import WordTask
 from firstchair.testing.fault_server import Answer, FaultServer
 from firstchair.train.grpo_run import train_grpo
+from firstchair.train.metrics import read_metrics
 from firstchair.train.rollout_source import RolloutSource
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,14 +33,14 @@ TASTE = {
 }
 
 
-def recipe_of(base, out, reward, *, prompts, samples):
+def recipe_of(base, out, reward, *, prompts, samples, **changes):
     return plain_recipe(
         base,
         out,
         environment={"type": "python", "factory": f"{__name__}:errands"},
         reward=reward,
         rollouts={"prompts": prompts, "samples": samples, "max_steps": 3, "max_new_tokens": 8},
-        grpo={"advantage": {"drop_flat": True}},
+        **{"grpo": {"advantage": {"drop_flat": True}}, **changes},
     )
 
 
@@ -144,6 +146,22 @@ def test_groups_that_fail_whole_or_in_part_or_are_all_alike_are_left_out_and_the
     assert "context_overflow" in errors["is too long"]
     assert "Errand.verify: no answer within 2 s" in errors["hangs"]
     assert "Errand.verify: found 'fairly good'; expected True" in errors["babbles"]
+
+
+def test_groups_of_a_narrow_spread_are_filtered_out_and_counted_and_so_are_rollouts_that_say_nothing(base, tmp_path):
+    grpo = {"filters": {"min_spread": 0.6, "no_output": "drop"}, "advantage": {"drop_flat": True}}
+    recipe = recipe_of(base, tmp_path / "run", {"components": [PARTLY]}, prompts=5, samples=2, grpo=grpo, batches=1)
+    # Every second rollout is liked, which is worth ½: each group has a signal, and none of 0.6.
+    with pytest.raises(RunFailed, match="no step had a gradient"):
+        train_grpo(recipe)
+    (figures,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    lines = lines_of(tmp_path / "run")
+    sizes = Counter(line["group"] for line in lines if line["reward"] is not None)
+    silent = figures["dropped_no_output"]
+    assert figures["groups_narrow"] == 5 - figures["groups_empty"] - figures["groups_single"]
+    assert (figures["groups_kept"], figures["groups_flat"], figures["dropped_broken"]) == (0, 0, 0)
+    assert figures["groups_narrow"] >= 5 - silent
+    assert sum(sizes.values()) == figures["groups_single"]
 
 
 def test_a_judge_that_is_ill_costs_its_samples_and_one_that_is_down_stops_the_run_which_goes_on_later(

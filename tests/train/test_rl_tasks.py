@@ -15,7 +15,7 @@ from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
 from firstchair.train import rl_tasks
-from firstchair.train.grpo_recipe import DeskTasks, PythonTasks, Rollouts
+from firstchair.train.grpo_recipe import DeskTasks, GrpoRecipe, OrchestrationTasks, PythonTasks, Rollouts
 from firstchair.train.rl_tasks import OpenEnvironment, open_environment
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
@@ -87,3 +87,22 @@ def test_a_factory_that_gives_something_else_is_named(name, message):
     spec = PythonTasks(factory=f"{__name__}:{name}")
     with pytest.raises(ConfigError, match=rf"environment\.factory: .*:{name}.*{message}"):
         open_environment(spec, Rollouts())
+
+
+@pytest.mark.parametrize("component", [{"kind": "cost_aware", "lambda_cost": 0.4}, {"kind": "preference"}])
+def test_rewards_of_simulated_experts_are_proven_by_one_that_asks_the_best(component):
+    opened = open_environment(OrchestrationTasks(tasks=30, wishes=("", "cost", "latency")), Rollouts())
+    pairs = asyncio.run(opened.probe_pairs())
+    assert all(pair.good.used_usd > 0 for pair in pairs)
+    asyncio.run(probe_rewards(reward({"name": "wanted", **component}), pairs))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"), [("cost", {"weight": -1.0, "bounds": [0, 1]}), ("cost_aware", {"lambda_cost": 0.1})]
+)
+def test_a_cost_is_for_environments_that_count_one(kind, fields):
+    components = [part("completed"), {"name": "usd", "kind": kind, **fields}]
+    recipe = {"model": "m", "out": "o", "reward": {"components": components}}
+    with pytest.raises(ConfigError, match="usd is a cost"):
+        validate(GrpoRecipe, recipe, source="test")
+    assert validate(GrpoRecipe, {**recipe, "environment": {"type": "orchestration"}}, source="test")

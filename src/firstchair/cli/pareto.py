@@ -18,7 +18,7 @@ def pareto(
         list[Path],
         typer.Argument(
             metavar="RUN…",
-            help="JSONL of graded trajectories (one policy a file), or of {policy, task_id, correct, cost_usd, "
+            help="What `orchestrate run` wrote (one policy a file), or JSONL of {policy, task_id, correct, cost_usd, "
             "latency_s, lambda_cost, kind}.",
         ),
     ],

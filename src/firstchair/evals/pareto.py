@@ -1,13 +1,13 @@
 """Accuracy against cost: one point for each policy, with intervals, and which of them no other beats at both.
 
-files of outcomes or trajectories ─► ``read_routed`` ─► RoutedTask ─► ``pareto_points`` ─► ParetoPoint, frontier
+files of outcomes, or of groups ─► ``read_routed`` ─► RoutedTask ─► ``pareto_points`` ─► ParetoPoint, frontier
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from firstchair.catalog.token_counts import NANO
 from firstchair.core.errors import DataError
 from firstchair.core.jsonl import read_jsonl
+from firstchair.data.orchestration.groups import Group
 from firstchair.evals.stats import Rate, careful_rate, cluster_sums, replicate_sums
 from firstchair.rollout.orchestration.trajectory import Trajectory
 
@@ -64,29 +65,31 @@ class ParetoPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_routed(path: Path) -> list[RoutedTask]:
-    """The outcomes in a JSON Lines file: ``RoutedTask`` lines, or graded trajectories (policy: the served model, or
-    the file's name where that is not told). Raises ``DataError`` with the line.
+    """The outcomes in a JSON Lines file: ``RoutedTask`` lines, or groups of graded trajectories as ``orchestrate
+    run`` writes them, whose policy is called by the file's name. Raises ``DataError`` with the line.
     """
     found: list[RoutedTask] = []
     for line, row in read_jsonl(path):
         try:
-            found.append(_routed(row, path.stem))
+            if "trajectories" in row:
+                found += [_routed(one, path.stem) for one in msgspec.convert(row, Group).trajectories]
+            else:
+                found.append(msgspec.convert(row, RoutedTask))
         except msgspec.ValidationError as error:
             raise DataError(
-                f"{error}; expected {{policy, task_id, correct, cost_usd}} or a trajectory", path=str(path), line=line
+                f"{error}; expected {{policy, task_id, correct, cost_usd}} or a group of trajectories",
+                path=str(path),
+                line=line,
             ) from None
     if not found:
-        raise DataError("found no line; expected outcomes or trajectories", path=str(path))
+        raise DataError("found no line; expected outcomes or groups of trajectories", path=str(path))
     return found
 
 
-def _routed(row: Any, name: str) -> RoutedTask:
-    if not (isinstance(row, dict) and "messages" in row):
-        return msgspec.convert(row, RoutedTask)
-    one = msgspec.convert(row, Trajectory)
+def _routed(one: Trajectory, policy: str) -> RoutedTask:
     cost = one.expert_cost_nano
     return RoutedTask(
-        policy=one.policy_model or name,
+        policy=policy,
         task_id=one.task_id,
         correct=one.correct,
         cost_usd=None if cost is None else (cost + (one.policy_cost_nano or 0)) / NANO,

@@ -10,6 +10,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from firstchair.core.config import Strict
 from firstchair.core.seeds import MAX_SEED
 from firstchair.rewards.composition import Composition
+from firstchair.rollout.orchestration.simulated_tasks import Wish
+from firstchair.rollout.orchestration.simulated_world import Presentation
 from firstchair.train.config import MOST, Cut, RunRecipe, type_or
 from firstchair.train.engine_recipe import EngineSpec, InProcessEngine, shaping_of
 from firstchair.train.rl_config import Grpo
@@ -29,6 +31,21 @@ class DecisionTasks(Strict):
 
     type: Literal["decisions"] = "decisions"
     records: Path
+
+
+class OrchestrationTasks(Strict):
+    """Simulated experts to route between: seeded skill, price and latency, offered as any catalog is."""
+
+    type: Literal["orchestration"] = "orchestration"
+    tasks: int = Field(default=2000, ge=1, le=50_000)
+    seed: int = Field(default=1, ge=0, le=MAX_SEED)
+    """Of the tasks; keep it apart from the seeds of tasks that are measured on."""
+    answers_seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    """Of who is right about which task, how long it takes and what it costs."""
+    presentations: tuple[Presentation, ...] = Field(default=("renamed", "anonymised"), min_length=1)
+    """How experts are shown; drawn for each task anew."""
+    wishes: tuple[Wish, ...] = Field(default=("",), min_length=1)
+    """What users want, in words in the prompt and as the preference of the task; ``""``: nothing is said."""
 
 
 class SyntheticTasks(Strict):
@@ -52,6 +69,7 @@ class PythonTasks(Strict):
 EnvironmentSpec = Annotated[
     Annotated[DeskTasks, Tag("desk")]
     | Annotated[DecisionTasks, Tag("decisions")]
+    | Annotated[OrchestrationTasks, Tag("orchestration")]
     | Annotated[SyntheticTasks, Tag("synthetic")]
     | Annotated[PythonTasks, Tag("python")],
     Discriminator(type_or("desk")),
@@ -116,8 +134,8 @@ class GrpoRecipe(RunRecipe):
                 "rollouts.staleness=1 trains on samples of older weights; set grpo.off_policy.correction (truncate "
                 "or gate) or grpo.policy.old=behaviour, so that this is corrected for"
             )
-        priced = [component.name for component in self.reward.components if component.kind == "cost"]
-        if priced:
+        priced = [one.name for one in self.reward.components if one.kind in ("cost", "cost_aware")]
+        if priced and self.environment.type != "orchestration":
             raise ValueError(
                 f"reward.components: {priced[0]} is a cost, and the policy that is sampled here has no price, so "
                 "nothing could be graded; leave it out, or use length"

@@ -55,6 +55,17 @@ class Advantage(Strict):
     """Leave out groups whose rewards are all alike: they only pull to the reference and dilute the mean."""
 
 
+class Filters(Strict):
+    """Which rollouts and groups are left out of the loss before advantages are made; each is counted."""
+
+    min_spread: float = Field(default=0.0, ge=0)
+    """Drop groups whose rewards lie closer together than this (max − min); 0.1 with rewards of ±1."""
+    broken_calls: Literal["keep", "drop"] = "keep"
+    """Rollouts in which a call could not be read: they teach what they were rewarded for, or are dropped."""
+    no_output: Literal["keep", "drop"] = "keep"
+    """Rollouts that ended without a word to the user."""
+
+
 class PolicyLoss(Strict):
     """The clipped surrogate."""
 
@@ -118,6 +129,7 @@ class OffPolicy(Strict):
 class Grpo(Strict):
     """Group-relative policy optimisation and its relatives."""
 
+    filters: Filters = Filters()
     advantage: Advantage = Advantage()
     policy: PolicyLoss = PolicyLoss()
     kl: KlPenalty = KlPenalty()

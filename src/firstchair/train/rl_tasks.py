@@ -18,13 +18,22 @@ from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.rollout.environment import Environment
 from firstchair.rollout.episodes import Limits, Task
+from firstchair.rollout.orchestration.simulated_tasks import simulated_tasks
+from firstchair.rollout.orchestration.simulated_world import Demonstrator, World
 from firstchair.rollout.policy import Actor
 from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.rollout.synthetic.environment import SyntheticEnvironment
 from firstchair.rollout.synthetic.opened import OpenDomain
 from firstchair.rollout.synthetic.players import GoldenExpert
 from firstchair.rollout.synthetic.shipped import load_domains
-from firstchair.train.grpo_recipe import DecisionTasks, DeskTasks, EnvironmentSpec, Rollouts, SyntheticTasks
+from firstchair.train.grpo_recipe import (
+    DecisionTasks,
+    DeskTasks,
+    EnvironmentSpec,
+    OrchestrationTasks,
+    Rollouts,
+    SyntheticTasks,
+)
 
 PROBED = 8
 """Tasks on which the reward is probed at the start, at least."""
@@ -57,10 +66,18 @@ def open_environment(spec: EnvironmentSpec, rollouts: Rollouts) -> OpenEnvironme
         return OpenEnvironment(DeskEnvironment, make_tasks(spec.tasks, spec.seed), limits, Teacher())
     if isinstance(spec, DecisionTasks):
         return OpenEnvironment(DecisionEnvironment, read_prompts(spec.records), ONE_ACTION)
+    if isinstance(spec, OrchestrationTasks):
+        return _simulated(spec, limits)
     if isinstance(spec, SyntheticTasks):
         return _synthetic(spec, limits)
     factory, tasks, expert = _imported(spec.factory)
     return OpenEnvironment(factory, tasks, limits, expert)
+
+
+def _simulated(spec: OrchestrationTasks, limits: Limits) -> OpenEnvironment:
+    tasks = simulated_tasks(spec.tasks, spec.seed, wishes=spec.wishes)
+    world = World(tuple(tasks), spec.answers_seed)
+    return OpenEnvironment(world.environment(spec.presentations), tasks, limits, Demonstrator(tasks, dearest=True))
 
 
 def _synthetic(spec: SyntheticTasks, limits: Limits) -> OpenEnvironment:

@@ -1,8 +1,8 @@
 """One batch of rollouts: played, graded, compared within its groups, and made into examples.
 
-prompts from the cursor on ─► rollouts ─► rewards ─► advantages ─► groups with a signal ─► examples of each step
-        ▲                                                               │
-        └────────── refill: others in place of groups that are all alike ◄──┘
+prompts from the cursor on ─► rollouts ─► rewards ─► filters ─► advantages ─► groups with a signal ─► examples of
+        ▲                                                                          │                  each step
+        └────────── refill: others in place of groups that are all alike ◄─────────┘
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from firstchair.chat.actions import Action, ParsedReply, Problem, action_of
 from firstchair.core.errors import RunFailed
 from firstchair.data.prompt_source import PromptSource
 from firstchair.rewards.grading import Grader
+from firstchair.rewards.group_filters import Filtered, filter_groups
 from firstchair.rewards.samples import (
     DecisionReply,
     GradedSample,
@@ -60,9 +61,13 @@ class Played:
     rollouts: tuple[Rollout, ...]
     graded: tuple[GradedSample, ...]
     examples: RolloutExamples
-    rewards: tuple[float | None, ...]
-    """With the overlong penalty; ``None``: not graded, or nothing to train on."""
+    filtered: Filtered
     advantages: GroupAdvantages
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """With the overlong penalty; ``None``: not graded, filtered out, or nothing to train on."""
+        return self.filtered.rewards
 
     @property
     def signal(self) -> frozenset[int]:
@@ -133,8 +138,16 @@ class RolloutBatches:
             for rollout, sample, kept in zip(own, graded, examples.kept_S.tolist(), strict=True)
         )
         groups = [rollout.group for rollout in own]
-        advantages = group_advantages(rewards, groups, normalise=self._recipe.grpo.advantage.normalise)
-        return Played(tuple(own), tuple(graded), examples, rewards, advantages)
+        filters = self._recipe.grpo.filters
+        filtered = filter_groups(
+            rewards,
+            groups,
+            broken=[filters.broken_calls == "drop" and rollout.episode.malformed > 0 for rollout in own],
+            no_output=[filters.no_output == "drop" and not sample.final_text.strip() for sample in samples],
+            min_spread=filters.min_spread,
+        )
+        advantages = group_advantages(filtered.rewards, groups, normalise=self._recipe.grpo.advantage.normalise)
+        return Played(tuple(own), tuple(graded), examples, filtered, advantages)
 
     def _reward(self, rollout: Rollout, reward: float | None) -> float | None:
         overlong = self._recipe.grpo.advantage.overlong
@@ -253,6 +266,11 @@ def _figures(rounds: Sequence[Played], drawn: int) -> dict[str, float]:
             figures[str(status)] = sum(rollout.status is status for rollout in rollouts)
     for name in ("kept", "flat", "single", "empty"):
         figures[f"groups_{name}"] = sum(len(getattr(played.advantages, name)) for played in rounds)
+    figures["groups_narrow"] = sum(len(played.filtered.narrow) for played in rounds)
+    # Nobody failed to grade these.
+    figures["groups_empty"] -= figures["groups_narrow"]
+    for name in ("broken", "no_output"):
+        figures[f"dropped_{name}"] = sum(getattr(played.filtered, name) for played in rounds)
     for name in ("all_masked", "over_long"):
         figures[name] = sum(getattr(played.examples.counts, name) for played in rounds)
     rates: dict[str, list[float]] = {
