@@ -239,6 +239,8 @@ def test_a_later_part_of_a_patch_sees_what_an_earlier_one_did(desk: Desk):
         (["*** Add File: b.txt", "no plus"], "every line of an added file begins with '+'"),
         (["*** Update File: twice.txt", "*** Move to: a.txt"], "is there already"),
         (["*** Update File: missing.txt", "-x", "+y"], "no such file"),
+        (["*** Add File: d/x", "+1", "*** Add File: d", "+2"], "d/x: lies in a path that the patch makes a file"),
+        (["*** Add File: a.txt/x", "+1"], "leads through something that is no directory"),
         ([], "changes no file"),
     ],
 )

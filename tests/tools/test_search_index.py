@@ -113,9 +113,11 @@ def test_what_is_no_text_of_ones_own_is_left_out_and_counted(tmp_path: Path, mon
     (folder / ".git" / "x").write_text("cat")
     (folder / "dir_link").symlink_to(secret)
     (folder / "blank.txt").write_text(" \n")
+    (Path(os.fsdecode(bytes(folder) + b"/\xff.txt"))).write_text("cat")
     report = build_index(folder, tmp_path / "index")
     assert report.files == 1
-    assert report.skipped == {"hidden": 1, "link or no file": 1, "too large": 1, "no UTF-8 text": 1}
+    reasons = ("hidden", "link or no file", "too large", "no UTF-8 text", "name is no UTF-8")
+    assert report.skipped == dict.fromkeys(reasons, 1)
     assert found(tmp_path / "index", "secret") == []
 
 

@@ -9,6 +9,7 @@ import ddgs.engines.duckduckgo
 import pytest
 from tests.tools.site import Asked, Page, Site, site
 
+from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, DataError, UpstreamError
 from firstchair.tools.base import Failure, ToolFailed
 from firstchair.tools.search_hit import Hit
@@ -149,6 +150,11 @@ def test_a_server_that_is_not_there_is_retryable():
     assert raised.value.retryable
 
 
+def test_an_address_that_is_none_is_the_users_mistake():
+    with pytest.raises(ConfigError, match=r"backend\.searxng\.base_url: Input should be a valid URL"):
+        validate(WebSearchSpec, {"backend": {"type": "searxng", "base_url": "searx"}}, source="here")
+
+
 def test_nothing_found_is_said_in_words():
     with site(as_json({"results": [], "unresponsive_engines": []})) as made:
         text = search({"type": "searxng", "base_url": made.url})
@@ -181,6 +187,8 @@ def test_a_search_without_results_is_told_from_one_that_was_refused(duckduckgo: 
     with pytest.raises(UpstreamError, match=r"HTTP 202.*robot") as raised:
         duckduckgo(Page(b"<html><body>anomaly</body></html>", 202))
     assert raised.value.retryable
+    with pytest.raises(UpstreamError, match="is no page"):
+        duckduckgo(Page(b""))
 
 
 def test_local_files_are_found_with_their_lines(tmp_path: Path):

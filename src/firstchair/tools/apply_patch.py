@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -105,6 +105,7 @@ class ApplyPatch:
             refuse_size(target, len((text or "").encode("utf-8")), self._spec.max_file_bytes)
             files[target] = text
             report.append(f"{what} {path}" + (f", now {target}" if target != path else ""))
+        _refuse_file_as_directory([path for path, text in files.items() if text is not None])
         return files, report
 
     def _text(self, path: str, files: Mapping[str, str | None]) -> str:
@@ -120,3 +121,9 @@ class ApplyPatch:
         taken = files[path] is not None if path in files else self._work_dir.kind(path) is not None
         if taken:
             raise ToolFailed(Failure.FAILED, f"{path}: is there already; use '*** Update File: {path}' to change it")
+
+
+def _refuse_file_as_directory(paths: Sequence[str]) -> None:
+    inside = next((path for path in paths for other in paths if path.startswith(f"{other}/")), None)
+    if inside is not None:
+        raise PatchProblem(f"{inside}: lies in a path that the patch makes a file")

@@ -79,12 +79,14 @@ def open_database(spec: DbQuerySpec) -> Database:
         raise ConfigError(
             "db_query.url: not a database URL; expected sqlite:///path or postgresql://user@host:5432/database"
         ) from None
+    if url.query:
+        raise ConfigError("db_query.url: found options after '?'; leave them out, there are none")
     if url.password is not None:
         raise ConfigError("db_query.url: found a password in it; name its variable in password_env")
     backend = url.get_backend_name()
     if backend == "sqlite" and url.database:
         return SqliteDatabase(Path(url.database), read_only=spec.read_only)
-    if backend != "postgresql" or not url.username:
+    if backend != "postgresql" or not url.username or not 0 < (url.port or 5432) < 65_536:
         raise ConfigError("db_query.url: expected sqlite:///path or postgresql://user@host:5432/database")
     password = key_from(spec.password_env, field="db_query.password_env") if spec.password_env else None
     return PostgresDatabase(url, password=password, read_only=spec.read_only)

@@ -44,6 +44,7 @@ class DuckDuckGo:
     def _search(self, query: str, limit: int) -> tuple[Hit, ...]:
         from ddgs.engines.duckduckgo import Duckduckgo
         from ddgs.exceptions import DDGSException
+        from lxml.etree import LxmlError  # type: ignore[import-untyped] # it has no stubs
 
         engine = Duckduckgo(timeout=self._spec.timeout_s)
         payload = engine.build_payload(query, self._spec.region, "moderate", None)
@@ -55,5 +56,8 @@ class DuckDuckGo:
         if status != 200:
             why = " (it takes this for a robot; wait some minutes)" if status == 202 else ""
             raise UpstreamError(f"DuckDuckGo: HTTP {status}{why}", status=status, retryable=True)
-        results: list[Any] = engine.post_extract_results(engine.extract_results(answer.text))
+        try:
+            results: list[Any] = engine.post_extract_results(engine.extract_results(answer.text))
+        except LxmlError as error:
+            raise UpstreamError(f"DuckDuckGo: the answer is no page: {error}", retryable=True) from error
         return tuple(Hit(one.title, one.href, one.body) for one in results[:limit] if one.href)

@@ -93,7 +93,9 @@ def _walk(folder: Path, include: Sequence[str], skipped: Counter[str]) -> Iterat
         subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
         for name in names:
             path = (Path(directory) / name).relative_to(folder).as_posix()
-            if name.startswith("."):
+            if path != path.encode("utf-8", "replace").decode("utf-8"):
+                skipped["name is no UTF-8"] += 1
+            elif name.startswith("."):
                 skipped["hidden"] += 1
             elif include and not any(glob_match(pattern, path) for pattern in include):
                 skipped["not included"] += 1
@@ -108,10 +110,14 @@ def _file(folder: Path, path: str, old: Mapping[str, _File], skipped: Counter[st
     if place.is_symlink() or not place.is_file():
         skipped["link or no file"] += 1
         return None
-    if place.stat().st_size > MAX_FILE_BYTES:
-        skipped["too large"] += 1
+    try:
+        if place.stat().st_size > MAX_FILE_BYTES:
+            skipped["too large"] += 1
+            return None
+        raw = place.read_bytes()
+    except OSError as error:
+        skipped[f"unreadable: {error.strerror}"] += 1
         return None
-    raw = place.read_bytes()
     digest = hashlib.sha256(raw).hexdigest()
     known = old.get(path)
     if known is not None and known.sha256 == digest:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
 import httpx
-from pydantic import Field
+from pydantic import Field, HttpUrl
 
 from firstchair.core.config import Strict
 from firstchair.core.errors import UpstreamError
@@ -20,7 +21,7 @@ class SearxngSpec(Strict):
     """A SearXNG server with ``json`` among ``search.formats`` of its settings.yml."""
 
     type: Literal["searxng"] = "searxng"
-    base_url: str
+    base_url: HttpUrl
     """Without ``/search``."""
     language: str = "auto"
     timeout_s: float = Field(default=30.0, gt=0)
@@ -30,17 +31,19 @@ class Searxng:
     """The backend."""
 
     def __init__(self, spec: SearxngSpec):
-        self._client = httpx.AsyncClient(base_url=spec.base_url, timeout=spec.timeout_s, verify=tls_context())
-        self._language = spec.language
+        self._client = httpx.AsyncClient(base_url=str(spec.base_url), timeout=spec.timeout_s, verify=tls_context())
+        self._language, self._timeout_s = spec.language, spec.timeout_s
 
     async def search(self, query: str, limit: int) -> Sequence[Hit]:
         """One search; the server gives about 20 results, of which the first ``limit`` are taken."""
         where = f"SearXNG at {self._client.base_url}"
         try:
-            answer = await self._client.get(
-                "/search", params={"q": query, "format": "json", "language": self._language}
-            )
-        except httpx.HTTPError as error:
+            # httpx's own limit begins anew with every byte.
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._client.get(
+                    "/search", params={"q": query, "format": "json", "language": self._language}
+                )
+        except (httpx.HTTPError, TimeoutError) as error:
             raise UpstreamError(f"{where}: {type(error).__name__}: {error}", retryable=True) from error
         if answer.status_code != 200:
             hint = "; is json among search.formats of its settings.yml?" if answer.status_code == 403 else ""

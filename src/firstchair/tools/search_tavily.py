@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import httpx
-from pydantic import Field
+from pydantic import Field, HttpUrl
 
 from firstchair.core.config import Strict
 from firstchair.core.errors import UpstreamError
@@ -24,7 +24,7 @@ class TavilySpec(Strict):
     """Tavily; a key is needed."""
 
     type: Literal["tavily"] = "tavily"
-    base_url: str = "https://api.tavily.com"
+    base_url: HttpUrl = HttpUrl("https://api.tavily.com")
     api_key_env: str = "TAVILY_API_KEY"
     """Environment variable that holds the key."""
     search_depth: Literal["basic", "advanced"] = "basic"
@@ -40,7 +40,7 @@ class Tavily:
     def __init__(self, spec: TavilySpec):
         key = key_from(spec.api_key_env, field="web_search.backend.api_key_env")
         self._client = httpx.AsyncClient(
-            base_url=spec.base_url,
+            base_url=str(spec.base_url),
             headers={"authorization": f"Bearer {key}"},
             timeout=spec.try_s,
             verify=tls_context(),
