@@ -160,9 +160,9 @@ def test_a_question_is_asked_in_the_vendors_wire_and_its_answer_counted_and_pric
         ("openai", "overflow", ErrorKind.CONTEXT_OVERFLOW, "272000"),
         ("anthropic", "overflow", ErrorKind.CONTEXT_OVERFLOW, "prompt is too long"),
         ("gemini", "overflow", ErrorKind.CONTEXT_OVERFLOW, "input token count"),
-        ("gemini", "key", ErrorKind.AUTH, "Permission denied"),
+        ("gemini", "key", ErrorKind.AUTH, "API key not valid"),
         ("gemini", "other", ErrorKind.BAD_RESPONSE, "found 'OTHER'"),
-        ("openrouter", "no credits", ErrorKind.BAD_REQUEST, "Insufficient credits"),
+        ("openrouter", "no credits", ErrorKind.AUTH, "Insufficient credits"),
     ],
 )
 def test_what_cannot_pass_is_asked_once_and_typed(provider: str, name: str, kind: ErrorKind, words: str) -> None:

@@ -37,6 +37,7 @@ class ErrorKind(StrEnum):
     SERVER = "server"
     """5xx and its like."""
     AUTH = "auth"
+    """A key that is missing, wrong or not allowed, or an account without money."""
     BAD_REQUEST = "bad_request"
     """Any other 4xx: the request itself is at fault."""
     BAD_RESPONSE = "bad_response"

@@ -57,6 +57,10 @@ class RetryPolicy:
     """All tries together."""
 
 
+_BAD_KEY = re.compile(r"API_KEY_INVALID|API key not valid", re.IGNORECASE)
+"""Gemini calls a wrong key a bad request."""
+
+
 class Watch:
     """Hears of every try of one request."""
 
@@ -73,7 +77,7 @@ def kind_of_status(status: int, body: str) -> ErrorKind:
         return ErrorKind.CONTEXT_OVERFLOW
     if status in (429, 529):
         return ErrorKind.RATE_LIMITED
-    if status in (401, 403):
+    if status in (401, 402, 403) or (status == 400 and _BAD_KEY.search(body)):
         return ErrorKind.AUTH
     if status in (408, 504):
         return ErrorKind.TIMEOUT
