@@ -49,7 +49,7 @@ def test_threads_count_as_processes(run: Run):
 def test_a_fork_bomb_of_a_shell_is_dead_when_the_time_is_over(run: Run, token: str):
     bomb = ["sh", "-c", "b() { b | b & }; while :; do b; done", token]
     # It dies of its own failed forks, or of the clock.
-    assert run(bomb, wall_s=0.4, processes=16).end in (SandboxEnd.TIMEOUT, SandboxEnd.EXITED)
+    assert run(bomb, wall_s=0.2, processes=16).end in (SandboxEnd.TIMEOUT, SandboxEnd.EXITED)
     assert living(token) == []
 
 
@@ -112,15 +112,15 @@ def test_such_a_daemon_is_dead_when_the_run_is_cancelled(
 
 def test_a_command_that_ignores_signals_or_stops_itself_ends_in_time(run_either: Run, token: str):
     ignore = "import signal, time\nfor s in set(signal.Signals) - {9, 19}: signal.signal(s, signal.SIG_IGN)\n"
-    for attack in (ignore + "time.sleep(60)", "import os\nos.kill(os.getpid(), 19)", "while True: pass"):
-        result = run_either(attack, token, wall_s=0.3)
+    for attack in (ignore + "time.sleep(60)", "import os\nos.kill(os.getpid(), 19)"):
+        result = run_either(attack, token, wall_s=0.2)
         assert (result.end, result.exit_code) == (SandboxEnd.TIMEOUT, None)
     assert living(token) == []
 
 
 def test_processor_time_is_counted_over_all_children(run_either: Run, token: str):
     burn = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
-    result = run_either(burn, token, cpu_s=0.3, wall_s=60)
+    result = run_either(burn, token, cpu_s=0.15, wall_s=60)
     assert result.end == SandboxEnd.TIMEOUT
     assert result.seconds < 30
     assert living(token) == []
@@ -153,8 +153,8 @@ print("alive")
 # --- memory and disk
 
 
-def test_one_process_is_refused_more_memory(run_either: Run):
-    result = run_either("bytearray(300 << 20)", memory_mb=200)
+def test_one_process_is_refused_more_memory(run: Run):
+    result = run("bytearray(300 << 20)", memory_mb=200)
     assert (result.end, result.exit_code) == (SandboxEnd.EXITED, 1)
     assert "MemoryError" in result.stderr
 
@@ -173,7 +173,7 @@ def test_memory_that_children_share_counts_once(run: Run):
     assert run(attack, memory_mb=200).end == SandboxEnd.EXITED
 
 
-def test_there_is_no_memory_behind_descriptors_and_keys(run_either: Run):
+def test_there_is_no_memory_behind_descriptors_and_keys(run: Run):
     attack = """
 import ctypes, os
 try:
@@ -183,12 +183,13 @@ except OSError as error:
 libc = ctypes.CDLL(None, use_errno=True)
 print(libc.shmget(0, 1 << 20, 0o1600), os.strerror(ctypes.get_errno()))
 """
-    assert run_either(attack).stdout.count(ENOSYS) == 2
+    assert run(attack).stdout.count(ENOSYS) == 2
 
 
 DISK_FILLS = {
     "many files": "import os\nfor n in range(10**6): open(str(n), 'wb').write(bytes(1 << 20))",
     "empty files": "for n in range(10**6): open(str(n), 'wb')",
+    "names of one file": "import os\nopen('x', 'w')\nfor n in range(10**6): os.link('x', str(n))",
     "files without a name": """
 import os, time
 held = []
@@ -240,7 +241,7 @@ fill("file"); fill("/tmp/file"); fill("/dev/shm/file"); fill("/var/tmp/file")
     assert [*work.iterdir()] == []
 
 
-def test_disk_blocks_cannot_be_taken_without_writing(run_either: Run):
+def test_disk_blocks_cannot_be_taken_without_writing(run: Run):
     attack = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -249,7 +250,7 @@ print(libc.fallocate(file, 0, 0, 1 << 20), os.strerror(ctypes.get_errno()))
 os.posix_fallocate(file, 0, 1 << 16)
 print(os.fstat(file).st_size)
 """
-    assert run_either(attack).stdout == "-1 Operation not supported\n65536\n"
+    assert run(attack).stdout == "-1 Operation not supported\n65536\n"
 
 
 # --- files
@@ -422,11 +423,11 @@ print(client.recv(5))
 
 def test_a_flood_of_output_is_read_and_thrown_away(run_either: Run, token: str):
     both = f"yes {token} & yes {token} >&2"
-    result = run_either(["sh", "-c", both], wall_s=0.4, output_bytes=1000)
+    result = run_either(["sh", "-c", both], wall_s=0.25, output_bytes=1000)
     assert (result.end, result.output_cut) == (SandboxEnd.TIMEOUT, True)
     assert (len(result.stdout), len(result.stderr)) == (1000, 1000)
     assert living(token) == []
-    finished = run_either("import sys\nfor _ in range(300): sys.stdout.write('x' * 65536)", output_bytes=10)
+    finished = run_either("import sys\nfor _ in range(100): sys.stdout.write('x' * 65536)", output_bytes=10)
     assert (finished.end, finished.exit_code, finished.stdout) == (SandboxEnd.EXITED, 0, "x" * 10)
 
 
@@ -437,8 +438,8 @@ def test_a_flood_of_input_is_taken_in_full_or_left_unread(run_either: Run):
     assert run_either(["sleep", "60"], stdin=flood, wall_s=0.2).end == SandboxEnd.TIMEOUT
 
 
-def test_bytes_that_are_no_text_are_replaced(run_either: Run):
-    assert run_either(["printf", r"a\377\n"]).stdout == "a\ufffd\n"
+def test_bytes_that_are_no_text_are_replaced(run: Run):
+    assert run(["printf", r"a\377\n"]).stdout == "a\ufffd\n"
 
 
 # --- cancelled, abandoned
@@ -464,7 +465,7 @@ def test_many_cancelled_runs_leave_no_process_descriptor_or_file(
     async def run() -> None:
         await sandbox.run(["true"], work_dir=work)
         before = _open_descriptors()
-        await asyncio.gather(*(cancelled(0.004 * n) for n in range(40)))
+        await asyncio.gather(*(cancelled(0.006 * n) for n in range(24)))
         assert living(token) == []
         assert _open_descriptors() <= before
 
@@ -509,7 +510,7 @@ def test_the_launcher_ends_with_its_sandbox(work: Path):
     assert len(children.read_text().split()) == len(before) - 1
 
 
-def test_sixteen_runs_at_once_do_not_get_in_each_others_way(confined: ProcessSandbox, work: Path):
+def test_eight_runs_at_once_do_not_get_in_each_others_way(confined: ProcessSandbox, work: Path):
     attack = """
 import os, time
 for _ in range(6):
@@ -521,7 +522,7 @@ print(sum(map(str.isdigit, os.listdir("/proc"))))
     async def run() -> list[str]:
         limits = SandboxLimits(processes=8, wall_s=60)
         command = [sys.executable, "-I", "-S", "-c", attack]
-        results = await asyncio.gather(*(confined.run(command, work_dir=work, limits=limits) for _ in range(16)))
+        results = await asyncio.gather(*(confined.run(command, work_dir=work, limits=limits) for _ in range(8)))
         return [result.stdout for result in results]
 
-    assert asyncio.run(run()) == ["8\n"] * 16
+    assert asyncio.run(run()) == ["8\n"] * 8

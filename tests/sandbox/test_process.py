@@ -37,10 +37,10 @@ def test_a_result_holds_streams_exit_code_and_time(run_either: Run, work: Path):
     assert 0 < result.seconds < 20
 
 
-def test_a_signal_is_a_negative_exit_code(run_either: Run):
-    assert run_either("import os\nos.kill(os.getpid(), 11)").exit_code == -11
+def test_a_signal_is_a_negative_exit_code(run: Run):
+    assert run("import os\nos.kill(os.getpid(), 11)").exit_code == -11
     # Python ignores the signal of a broken pipe, and what it starts must not.
-    assert run_either(["sh", "-c", "kill -PIPE $$"]).exit_code == -13
+    assert run(["sh", "-c", "kill -PIPE $$"]).exit_code == -13
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,8 @@ def test_a_signal_is_a_negative_exit_code(run_either: Run):
         (["sh", "-c", "x" * 140_000], 126, "sh: Argument list too long"),
     ],
 )
-def test_a_command_that_cannot_be_run_says_so_like_in_a_shell(
-    run_either: Run, command: list[str], code: int, words: str
-):
-    result = run_either(command)
+def test_a_command_that_cannot_be_run_says_so_like_in_a_shell(run: Run, command: list[str], code: int, words: str):
+    result = run(command)
     assert (result.end, result.exit_code, result.stderr.strip()) == (SandboxEnd.EXITED, code, words)
 
 

@@ -47,8 +47,6 @@ class ProcessSandbox:
         readable: Sequence[Path] = (),
         limits: SandboxLimits | None = None,
     ):
-        if sys.platform != "linux":
-            raise ConfigError("sandbox.type: process: needs Linux; use type: container")
         for path in readable:
             if not path.is_absolute():
                 raise ConfigError(f"sandbox.readable: {path}: expected an absolute path")

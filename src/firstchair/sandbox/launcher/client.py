@@ -13,6 +13,7 @@ from pathlib import Path
 
 import firstchair
 from firstchair.core.concurrency import to_the_end
+from firstchair.core.errors import ConfigError
 from firstchair.sandbox.launcher.job import Job, Outcome, read_outcome, write_job
 
 _START = (
@@ -23,10 +24,12 @@ _START = (
 
 class Launcher:
     """Runs jobs in processes forked from a small one of its own, which starts at the first job and ends with this
-    object, or with this process however it dies.
+    object, or with this process however it dies. Raises ``ConfigError`` where there is no Linux.
     """
 
     def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise ConfigError("sandbox: needs Linux, for containers too; run it in a virtual machine or a container")
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
 
@@ -38,7 +41,8 @@ class Launcher:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                await asyncio.to_thread(self._hand_over, theirs)
+                # To the end: a descriptor that is closed meanwhile could be another one's when it is sent.
+                await to_the_end(asyncio.to_thread(self._hand_over, theirs))
             ours.setblocking(False)
             try:
                 await _send(ours, write_job(job, stdin))

@@ -22,8 +22,8 @@ from firstchair.sandbox.launcher.usage import exact_memory_bytes, folder_bytes, 
 from firstchair.sandbox.launcher.users import INNER_ID
 
 _POLL_S = 0.05
-_POLL_SHARE = 5
-"""Looking takes at most one part in so many of init's time, however much there is to look at."""
+_FOLDER_SHARE = 5
+"""Walking through a large work dir takes at most one part in so many of init's time."""
 _SET_FLAGS, _IS_UP = 0x8914, 0x1
 """``ioctl`` SIOCSIFFLAGS and IFF_UP (man 7 netdevice)."""
 
@@ -99,25 +99,25 @@ def _set_stage(job: Job, stage: Stage) -> None:
 
 def _watch(command: int, job: Job, before: int) -> tuple[str, int | None]:
     """Wait for the command's exit, or for its tree to use up too much."""
-    interval = _POLL_S
+    folder_due = 0.0
     while True:
-        signal.sigtimedwait([signal.SIGCHLD], interval)
+        signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
         exited = _reap(command)
-        start = time.monotonic()
-        over = job.caps and _over(job.caps, job, before, exited is not None)
-        interval = max(_POLL_S, (time.monotonic() - start) * _POLL_SHARE)
-        if over:
-            return over
+        if job.caps is not None:
+            start = time.monotonic()
+            if start >= folder_due or exited is not None:
+                enough = before + job.caps.disk_bytes
+                if folder_bytes(job.work_dir, enough=enough) > enough:
+                    return DISK, None
+                folder_due = start + (time.monotonic() - start) * _FOLDER_SHARE
+            if exited is None and (over := _over(job.caps)):
+                return over
         if exited is not None:
             return EXITED, exited
 
 
-def _over(caps: Caps, job: Job, before: int, exited: bool) -> tuple[str, int | None] | None:
-    """Which limit is passed, if any; of a command that has exited, by what it left."""
-    if folder_bytes(job.work_dir, enough=before + caps.disk_bytes) - before > caps.disk_bytes:
-        return DISK, None
-    if exited:
-        return None
+def _over(caps: Caps) -> tuple[str, int | None] | None:
+    """Which limit the living tree has passed, if any."""
     usage = tree_usage()
     if usage.written_bytes > caps.disk_bytes:
         return DISK, None

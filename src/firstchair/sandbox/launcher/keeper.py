@@ -78,7 +78,7 @@ def keep(channel: socket.socket, owner: int | None) -> None:
         answer = write_failure(str(failed))
     except OSError as error:
         answer = write_failure(error.strerror or str(error))
-    with suppress(BrokenPipeError):
+    with suppress(OSError):  # the caller has gone
         channel.sendall(answer)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES = 4096
-"""What an empty file counts as, so that endless empty files are not for free."""
+"""What an empty file or one more name of a file counts as, so that they are not for free without end."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ def folder_bytes(path: str, *, enough: int = 1 << 62) -> int:
                         return total
                     with suppress(FileNotFoundError):
                         found = entry.stat(follow_symlinks=False)
-                        if found.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                            if found.st_ino in linked:
-                                continue
-                            linked.add(found.st_ino)
-                        total += max(found.st_blocks * 512, _ENTRY_BYTES)
-                        if entry.is_dir(follow_symlinks=False):
+                        is_folder = entry.is_dir(follow_symlinks=False)
+                        again = found.st_nlink > 1 and not is_folder and found.st_ino in linked
+                        total += _ENTRY_BYTES if again else max(found.st_blocks * 512, _ENTRY_BYTES)
+                        if is_folder:
                             folders.append(entry.path)
+                        elif found.st_nlink > 1:
+                            linked.add(found.st_ino)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return 1 << 62
