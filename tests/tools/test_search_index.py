@@ -70,7 +70,9 @@ def test_an_update_reads_what_changed_and_equals_a_new_index(tmp_path: Path):
     for query in ("cat", "dog slept", "cow flew", "ran", "the"):
         assert found(tmp_path / "index", query) == found(tmp_path / "fresh", query)
     assert found(tmp_path / "index", "cow") == []
+    was = (tmp_path / "index").stat().st_ino
     assert build_index(folder, tmp_path / "index", force=True).read == 0
+    assert (tmp_path / "index").stat().st_ino == was
 
 
 def test_an_index_of_another_format_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

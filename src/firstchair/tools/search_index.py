@@ -63,7 +63,8 @@ def build_index(folder: Path, out: Path, *, include: Sequence[str] = (), force: 
     """Index the text files below ``folder`` (those that fit a glob of ``include``, if there are any) at ``out``.
 
     Hidden files and directories, links, files that are no UTF-8 or larger than 4 MB are left out and counted. With
-    ``force`` an index that is there is replaced, and of its passages those of equal files are taken over.
+    ``force`` an index that is there is replaced, and of its passages those of equal files are taken over; when all
+    are, it is left as it is.
 
     Raises ``DataError`` when there is no text, ``ConfigError`` when ``out`` exists without ``force``.
     """
@@ -80,9 +81,10 @@ def build_index(folder: Path, out: Path, *, include: Sequence[str] = (), force: 
             files.append(made)
     if not files:
         raise DataError(f"no text to index ({dict(skipped) or 'no files'}); check the folder", path=str(folder))
-    with atomic_dir(out, force=force) as temporary:
-        _save(temporary, folder, files)
     read = sum(old.get(file.path) is not file for file in files)
+    if read or len(files) != len(old):
+        with atomic_dir(out, force=force) as temporary:
+            _save(temporary, folder, files)
     return BuildReport(len(files), sum(len(file.rows) for file in files), read, dict(skipped))
 
 
