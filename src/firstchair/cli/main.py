@@ -33,6 +33,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "golden": ("firstchair.cli.golden", "Build, correct, freeze, verify and show golden sets."),
         "data": ("firstchair.cli.data", "SFT records, splits, near-duplicate and leakage audits."),
         "tasks": ("firstchair.cli.tasks", "Problems with known answers, for an orchestrator: import, split, count."),
+        "trajectories": (
+            "firstchair.cli.trajectories",
+            "What an orchestrator did with them: statistics, training records, a page to read them in.",
+        ),
         "train": ("firstchair.cli.train", "Train a model (sft); copy the shipped base model (base)."),
         "eval": (
             "firstchair.cli.evals",

@@ -162,6 +162,11 @@ def test_thousands_of_records_are_drawn_a_page_at_a_time_and_read_when_opened(ta
     assert (tab.run(LISTED), tab.run("document.querySelectorAll('.said').length")) == (50, 0)
     tab.run("document.querySelector('#list summary').click()")
     tab.wait_for("document.querySelectorAll('.said').length === 1")
+    for is_open in (False, True):
+        tab.run("document.querySelector('#list summary').click()")
+        tab.wait_for(f"document.querySelector('#list details').open === {str(is_open).lower()}")
+    tab.run("new Promise(requestAnimationFrame)")
+    assert tab.run("document.querySelectorAll('.said').length") == 1
     tab.run("document.querySelectorAll('.pager button')[1].click()")
     assert tab.run(FOUND) == "Records 51–100 of 5,000"
     assert tab.run("document.activeElement.id") == "found"
