@@ -36,7 +36,7 @@ def rows_of(**counts: int) -> list[dict[str, Any]]:
     return [thought(number, domain) for domain, count in counts.items() for number in range(count)]
 
 
-def parquet(path: Path, rows: list[dict[str, Any]], group: int = 5) -> Path:
+def parquet(path: Path, rows: list[dict[str, Any]], group: int = 7) -> Path:
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=group)
     return path
 
