@@ -3,10 +3,13 @@
 import json
 
 import pytest
+from rich.console import Console
 
+from firstchair.cli.train_view import _counts
 from firstchair.data.orchestration.groups import encode_group
 from firstchair.data.sft import read_sft
 from firstchair.testing.trajectories import trajectory_groups
+from firstchair.train.token_sets import TokenCounts
 
 
 @pytest.fixture
@@ -43,6 +46,15 @@ def test_groups_become_records_and_some_of_them_are_chosen(run, groups, tmp_path
     code, _, _ = run("trajectories", "serialize", groups, "--kept", "--out", tmp_path / "kept.jsonl")
     assert code == 0
     assert all(record.meta["kept"] for record in read_sft(tmp_path / "kept.jsonl"))
+
+
+def test_a_dry_run_says_how_many_records_a_recipe_leaves_out_and_why(capsys):
+    train = TokenCounts(records=3, left_out={"wrong": 2, "unclean: cut": 1})
+    Console().print(_counts({"train": train, "dev": TokenCounts(records=1)}))
+    lines = [line.split("│")[1:4] for line in capsys.readouterr().out.split("\n") if "│" in line]
+    shown = {name.strip(): (left.strip(), right.strip()) for name, left, right in lines}
+    assert shown["left_out"] == ("3", "0")
+    assert (shown["wrong"], shown["unclean: cut"]) == (("2", "0"), ("1", "0"))
 
 
 def test_a_page_is_written_with_its_companions_and_replaces_nothing_unasked(run, groups, tmp_path):

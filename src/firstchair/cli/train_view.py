@@ -72,8 +72,9 @@ def _counts(splits: Mapping[str, TokenCounts]) -> Table:
     for field in next(iter(splits.values())).__struct_fields__:
         values = [getattr(split, field) for split in splits.values()]
         table.add_row(field, *(f"{_count(value):,}" for value in values))
-    for why in dict.fromkeys(why for split in splits.values() for why in split.left_out):
-        table.add_row(f"  {why}", *(f"{split.left_out.get(why, 0):,}" for split in splits.values()))
+        if field == "left_out":
+            for why in dict.fromkeys(why for split in splits.values() for why in split.left_out):
+                table.add_row(f"  {why}", *(f"{split.left_out.get(why, 0):,}" for split in splits.values()))
     return table
 
 

@@ -154,9 +154,14 @@
       if (name === "th") cell.scope = "col";
       return cell;
     });
-    return el("div", "scroll", el("table", "",
+    const box = el("div", "scroll", el("table", "",
       el("thead", "", el("tr", "", ...cells(columns, "th"))),
       el("tbody", "", ...rows.map((row) => el("tr", "", ...cells(row, "td"))))));
+    // Wider than a phone, so the keyboard must be able to scroll it.
+    box.tabIndex = 0;
+    box.role = "region";
+    box.ariaLabel = "What was used";
+    return box;
   };
 
   const whole = (at) => {
