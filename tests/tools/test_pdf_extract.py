@@ -131,10 +131,11 @@ def test_a_worker_that_hangs_ends_with_its_call(work_dir: WorkDir, worker: Any):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        # Here and not after the loop's end, which would end it too.
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), 0)
 
     asyncio.run(cancelled())
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_file.read_text()), 0)
 
 
 @pytest.mark.parametrize(("text", "pages"), [("", []), ("3", [3]), ("1-3, 8", [1, 2, 3, 8]), ("2,1-2", [2, 1])])
