@@ -24,7 +24,7 @@ from firstchair.testing.fault_server import Answer, FaultServer, Seen
 WIRE = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "fixtures").glob("*.json")}
 """Answers as the vendors document them, by provider and name."""
 KEYS = {
-    "OPENAI_API_KEY": "sk-test-openai-0123456789",
+    "OPENAI_API_KEY": "tulip7rose",
     "ANTHROPIC_API_KEY": "sk-ant-test",
     "GEMINI_API_KEY": "AIza-test",
     "OPENROUTER_API_KEY": "sk-or-test",
@@ -98,7 +98,7 @@ def ask_once(
         (
             "openai",
             "/chat/completions",
-            ("authorization", "Bearer sk-test-openai-0123456789"),
+            ("authorization", "Bearer tulip7rose"),
             TokenCounts(input=99, cache_read=1920, output=519, reasoning=448),
             # 99·1.25 + 1920·0.125 + 519·10 = 123.75 + 240 + 5190 millionths of a dollar
             5_553_750,
@@ -398,7 +398,7 @@ def test_every_fault_is_an_answer_with_its_kind(answer: Answer, kind: ErrorKind,
 def test_a_key_that_a_server_repeats_is_not_in_the_error() -> None:
     answer, _, _ = ask_once("openai", wire("openai", "key"))
     assert answer.error_kind is ErrorKind.AUTH
-    assert "sk-test" not in (answer.error or "")
+    assert "tulip7rose" not in (answer.error or "")
 
 
 def test_an_answer_of_nothing_but_reasoning_is_cut_and_paid_for() -> None:
