@@ -10,7 +10,7 @@ from firstchair.chat.actions import Action
 from firstchair.chat.messages import ToolCall
 from firstchair.core.errors import BadRequest, ConfigError
 from firstchair.rollout.environment import Closing, Environment
-from firstchair.rollout.synthetic.environment import MAX_ACTIONS, SyntheticEnvironment
+from firstchair.rollout.synthetic.environment import GO_ON, MAX_ACTIONS, SyntheticEnvironment
 
 OPENED = kennel(READ, MULTI, REFUSAL)
 READING, BOOKING, REFUSING = OPENED.domain.tasks
@@ -77,7 +77,9 @@ def test_what_is_said_must_have_been_looked_up():
 def test_the_user_tells_a_fact_when_asked_and_goes_on_when_answered():
     step, _ = played(BOOKING, say("Which dog is it?"))
     assert (step.messages[0].text, step.done) == ("Her name is Bella.", False)
-    step, _ = played(BOOKING, say("Which dog is it?"), say("What is her name?"))
+    asked = (say("Which dog is it?"), say("What is her name?"))
+    assert played(BOOKING, *asked)[0].messages[0].text == GO_ON
+    step, _ = played(BOOKING, *asked, say("What is her name?"))
     assert step.messages[0].text.startswith("And one more for Toto")
     step, _ = played(BOOKING, say("I do not know which dog you mean."))
     assert step.messages[0].text.startswith("And one more for Toto")
@@ -163,7 +165,9 @@ def test_a_snapshot_goes_back_to_the_same_moment_here_and_elsewhere():
         await second.reset(READING, 0)
         for environment in (second, first):
             await environment.restore(snapshot)
-            await environment.step(say("What is her name?"))  # told before: this ends the turn
+            step = await environment.step(say("What is her name?"))  # they have told it
+            assert step.messages[0].text == GO_ON
+            await environment.step(say("Done."))
             await environment.step(call(*TOTO))
             step = await environment.step(say("Stay 22."))
             assert step.done

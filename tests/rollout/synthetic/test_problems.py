@@ -111,6 +111,7 @@ LATE = {"tool": "book", "arguments": {"dog_id": 1, "first": "2025-01-01"}}
         ({**REFUSAL, "depth": "multi"}, "depth: multi with 1"),
         (turn({**MULTI, "depth": "multi"}, calls=[*MULTI["turns"][0]["calls"], LATE]), "golden: 2025-01-01 is over"),
         (turn(READ, convey=[]), "it changes nothing and tells nothing that must be looked up"),
+        (turn(READ, reply="Rex weighs 11.5 kg. All right?"), "reply: the reply asks something"),
         (turn(READ, reply="Rex is heavy."), "convey: the reply says none of ['11.5']"),
         (turn(READ, user="Does Rex weigh 11.5 kg?"), "the user says one of ['11.5'] already"),
         (
@@ -149,6 +150,8 @@ def test_a_file_that_is_no_domain_names_the_field():
     }.items():
         with pytest.raises(DataError, match=words):
             parse_domain(broken, source="kennel.json")
+    with pytest.raises(DataError, match="kennel: tool book: sql: 'SELECT 1 FROM cats': no such table"):
+        kennel(tools=[{**TOOLS[1], "reads": "SELECT 1 FROM cats"}])
     rows = {**ROWS, "dogs": [[1, "Rex", "giant", None]]}
     with pytest.raises(DataError, match="kennel: rows: dogs: row 0"):
         kennel(rows=rows)

@@ -21,7 +21,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from firstchair.core.errors import RunFailed
+from firstchair.core.errors import DataError, RunFailed
 from firstchair.rollout.synthetic.domain import Cell, Column, Table
 
 MAX_INSTRUCTIONS = 500_000
@@ -101,7 +101,7 @@ class Database:
         """Make the tables and fill them. Raises ``Refused`` naming the table and the row that does not fit."""
         made = cls(b"", tables)
         for table in tables:
-            made._connection.execute(_create(table))
+            made._connection.execute(_create(table))  # what could be wrong with it, ``table_problems`` has said
         for table in tables:
             marks = ", ".join("?" * len(table.columns))
             for number, row in enumerate(rows.get(table.name, ())):
@@ -200,6 +200,24 @@ class Database:
             return first in self._tables
         changes = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
         return self._mode is _Mode.WRITE and action in changes and first in self._tables
+
+
+def in_reference_order(tables: Sequence[Table]) -> list[Table]:
+    """``tables`` so that none refers to a later one but to itself. Raises ``DataError`` when they go in circles."""
+    left, ordered = list(tables), list[Table]()
+    while left:
+        waiting = {table.name for table in left}
+        free = [table for table in left if not (_referred(table) - {table.name}) & waiting]
+        if not free:
+            names = ", ".join(sorted(waiting))
+            raise DataError(f"the references of {names} go in circles; expected tables that can be filled in order")
+        ordered += free
+        left = [table for table in left if table not in free]
+    return ordered
+
+
+def _referred(table: Table) -> set[str]:
+    return {column.references.partition(".")[0] for column in table.columns if column.references}
 
 
 def _create(table: Table) -> str:

@@ -25,6 +25,8 @@ from firstchair.rollout.synthetic.state import differences
 
 MAX_ACTIONS = 40
 """An episode that takes more actions is ended, not completed."""
+GO_ON = "I have nothing to add to that. Please go on as your rules allow."
+"""The user's answer to a question that they know nothing about; given once a turn, so that none goes on for ever."""
 _SHOWN = 3
 """Differences that a check's detail names."""
 
@@ -38,6 +40,8 @@ class Progress:
     """What was said in each turn that is over."""
     asked: tuple[str, ...] = ()
     """What was said in the present one: questions that the user has answered."""
+    told_to_go_on: bool = False
+    """In the present turn the user has had nothing to say to a question."""
     told: frozenset[int] = frozenset()
     """Facts of the present turn that the user has told."""
     results: str = ""
@@ -175,10 +179,12 @@ def _heard(task: SyntheticTask, progress: Progress, reply: str) -> tuple[str, Pr
     if wanted:
         told = progress.told | set(wanted)
         return " ".join(facts[index].says for index in wanted), replace(progress, asked=asked, told=told)
+    if "?" in reply and not progress.told_to_go_on:
+        return GO_ON, replace(progress, asked=asked, told_to_go_on=True)
     replies = (*progress.replies, "\n".join(asked))
     over = len(replies) == len(task.turns)
     following = "" if over else task.turns[len(replies)].user
-    return following, replace(progress, replies=replies, asked=(), told=frozenset(), done=over)
+    return following, Progress(progress.actions, replies, results=progress.results, done=over)
 
 
 def _untold(info: Info, number: int, progress: Progress) -> str:

@@ -133,7 +133,7 @@ async def _golden(opened: OpenDomain, tasks: Numbered, verdicts: Verdicts) -> No
 async def _degenerate(opened: OpenDomain, tasks: Numbered, verdicts: Verdicts) -> None:
     left = dict(tasks)
     # Room to say all that there is to say, and once more; repeating a call any longer changes nothing.
-    most = 1 + max((sum(1 + len(turn.facts) for turn in task.turns) for task in left.values()), default=0)
+    most = 1 + max((sum(2 + len(turn.facts) for turn in task.turns) for task in left.values()), default=0)
     actors = without_acting({opened.domain.name: opened}, list(left.values()))
     for name, actor in actors.items():
         for number, episode in await _played(opened, list(left.items()), actor, name, max_steps=most):

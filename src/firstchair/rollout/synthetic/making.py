@@ -16,6 +16,7 @@ from firstchair.core.errors import RunFailed
 from firstchair.core.jsontext import content_id, dumps
 from firstchair.engines.base import Engine, Sampling
 from firstchair.rollout.synthetic.author import SAMPLING, Author, AuthorFailed, AuthorLog, append_log, read_log
+from firstchair.rollout.synthetic.database import in_reference_order
 from firstchair.rollout.synthetic.domain import (
     Cell,
     Domain,
@@ -26,7 +27,7 @@ from firstchair.rollout.synthetic.domain import (
     named_task,
 )
 from firstchair.rollout.synthetic.filters import Solver, TaskVerdict, drops, filter_tasks
-from firstchair.rollout.synthetic.opened import OpenDomain, in_reference_order
+from firstchair.rollout.synthetic.opened import OpenDomain
 from firstchair.rollout.synthetic.stages import Brief, rows_stage, tables_stage, tasks_stage, tools_stage
 
 AUTHOR_LOG, VERDICTS, DOMAIN, REPORT = "author.jsonl", "verdicts.jsonl", "domain.json", "report.json"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from firstchair.core.errors import DataError
-from firstchair.rollout.synthetic.database import Database, Refused
-from firstchair.rollout.synthetic.domain import Domain, GoldenCall, SyntheticTask, Table, system_text
+from firstchair.rollout.synthetic.database import Database, Refused, in_reference_order
+from firstchair.rollout.synthetic.domain import Domain, GoldenCall, SyntheticTask, system_text
+from firstchair.rollout.synthetic.problems import table_problems, tool_problems
 from firstchair.rollout.synthetic.state import State, start_keys, state_of
 from firstchair.rollout.synthetic.tools import Answer, carry_out, tool_of
 
@@ -14,10 +13,13 @@ from firstchair.rollout.synthetic.tools import Answer, carry_out, tool_of
 class OpenDomain:
     """Shared by all episodes of a domain, and changed by none.
 
-    Raises ``DataError`` when the rows do not fit the tables.
+    Raises ``DataError`` when tables or tools are not sound, or the rows do not fit the tables.
     """
 
     def __init__(self, domain: Domain):
+        wrong = table_problems(domain.tables) or tool_problems(domain.tables, domain.tools)
+        if wrong:
+            raise DataError("; ".join(map(str, wrong[:3])), path=domain.name)
         self.domain, self.system = domain, system_text(domain)
         self.specs = {spec.name: spec for spec in domain.tools}
         self.tools = tuple(tool_of(spec) for spec in domain.tools)
@@ -70,21 +72,3 @@ class OpenDomain:
         """Carry out the golden calls of all turns; each with what it gave."""
         calls = [call for turn in task.turns for call in turn.calls]
         return [(call, self.call(database, call.tool, dict(call.arguments))) for call in calls]
-
-
-def in_reference_order(tables: Sequence[Table]) -> list[Table]:
-    """``tables`` so that none refers to a later one but to itself. Raises ``DataError`` when they go in circles."""
-    left, ordered = list(tables), list[Table]()
-    while left:
-        waiting = {table.name for table in left}
-        free = [table for table in left if not (_referred(table) - {table.name}) & waiting]
-        if not free:
-            names = ", ".join(sorted(waiting))
-            raise DataError(f"the references of {names} go in circles; expected tables that can be filled in order")
-        ordered += free
-        left = [table for table in left if table not in free]
-    return ordered
-
-
-def _referred(table: Table) -> set[str]:
-    return {column.references.partition(".")[0] for column in table.columns if column.references}

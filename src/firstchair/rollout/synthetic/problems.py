@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from firstchair.core.errors import DataError
-from firstchair.rollout.synthetic.database import Database, Refused
+from firstchair.rollout.synthetic.database import Database, Refused, in_reference_order
 from firstchair.rollout.synthetic.domain import (
     Cell,
     Domain,
@@ -19,8 +19,10 @@ from firstchair.rollout.synthetic.domain import (
     TaskTurn,
     ToolSpec,
 )
-from firstchair.rollout.synthetic.opened import OpenDomain, in_reference_order
 from firstchair.rollout.synthetic.spoken import asks, conveyed
+
+if TYPE_CHECKING:
+    from firstchair.rollout.synthetic.opened import OpenDomain
 
 Kind = Literal[
     "name",  # two of one name, or a name that is not there
@@ -35,6 +37,7 @@ Kind = Literal[
     "depth",  # the calls are not what the task's depth says
     "golden",  # a golden call fails
     "facts",
+    "reply",
     "convey",
     "assertion",
 ]
@@ -189,6 +192,8 @@ def _facts(where: str, turn: TaskTurn) -> Iterator[Fault]:
         wanting = [index for index, other in enumerate(turn.facts) if asks(f"{fact.topics[0]}?", other)]
         if wanting != [number]:
             yield Fault("facts", where, f"a question about {fact.topics[0]!r} asks for facts {wanting}, not {number}")
+    if "?" in turn.reply:
+        yield Fault("reply", where, "the reply asks something; the one given here ends the turn")
     for info in turn.convey:
         if not conveyed(turn.reply, info):
             yield Fault("convey", where, f"the reply says none of {list(info.any_of)}")

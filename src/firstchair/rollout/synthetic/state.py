@@ -77,6 +77,8 @@ def differences(wanted: State, found: State) -> list[str]:
     """What ``found`` has too much and too little, table by table; empty when they are equal."""
     out: list[str] = []
     for table, rows in wanted.items():
+        if rows == found[table]:
+            continue
         out += [f"{table}: missing {list(row)}" for row in (rows - found[table])]
         out += [f"{table}: unexpected {list(row)}" for row in (found[table] - rows)]
     return out
