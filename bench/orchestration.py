@@ -16,6 +16,7 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
+import random
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ from firstchair.rollout.engine_policy import EnginePolicy
 from firstchair.rollout.orchestration.environment import OrchestrationEnvironment
 from firstchair.rollout.orchestration.run import Tally, run_orchestrations
 from firstchair.rollout.orchestration.task import OrchestrationTask
+from firstchair.rollout.orchestration.trajectory import Trajectory
 from firstchair.rollout.rollouts import RolloutPlan
 from firstchair.testing.orchestration import (
     USAGE,
@@ -53,8 +55,8 @@ from firstchair.testing.scripted_upstream import scripted_upstream
 NAMES = ("near_9b", "far_70b")
 OFFER = (*(model_on_offer(name) for name in NAMES), tool_on_offer("web_search", "web_search"))
 TEXT = "The total is 42. " * 40
-EXPERT_S = 0.05
-"""What a mock expert of this process takes."""
+EXPERT_S = (0.5, 1.5)
+"""What a mock expert of this process takes, from and to."""
 STEPS = 4
 GROWTH_MB = 16
 """Resident memory may grow so much from a fifth of the run to its end."""
@@ -83,11 +85,13 @@ class Scripted:
 
 @dataclass(frozen=True)
 class Cost:
-    """One run; milliseconds a step: CPU of this process without the script's, and the clock of a rollout."""
+    """One run; milliseconds a step: CPU of this process without the script's, and what a rollout's clock shows beside
+    its waiting for experts and tools.
+    """
 
     rollouts: int
     cpu_ms: float
-    wall_ms: float
+    added_ms: float
     took_s: float
 
 
@@ -110,15 +114,23 @@ async def play(
         tools = ScriptedTools({"web_search": lambda arguments: TEXT})
         return OrchestrationEnvironment(lambda task, seed: OFFER, experts, tools, ExactGrader())
 
-    latency_s, cpu, start = 0.0, time.process_time(), time.perf_counter()
+    added_s, cpu, start = 0.0, time.process_time(), time.perf_counter()
     plan = RolloutPlan(samples=1, seed=0, concurrency=concurrency, max_steps=8)
     async for found in run_orchestrations(make, tasks(count), policy, plan):
         tally.add(found)
-        latency_s += found.latency_s
+        added_s += found.latency_s - waited_s(found)
         watch(tally.trajectories)
     steps = STEPS * count
     cpu_s = time.process_time() - cpu - script.spent_s
-    return Cost(count, cpu_s / steps * 1e3, latency_s / steps * 1e3, time.perf_counter() - start), tally
+    return Cost(count, cpu_s / steps * 1e3, added_s / steps * 1e3, time.perf_counter() - start), tally
+
+
+def waited_s(found: Trajectory) -> float:
+    """For experts and tools; of calls made at once the longest."""
+    longest: dict[int, float] = {}
+    for one in found.dispatches:
+        longest[one.step] = max(longest.get(one.step, 0.0), one.latency_s)
+    return sum(longest.values())
 
 
 class _Nothing(list[object]):
@@ -167,8 +179,9 @@ def live(base_url: str, concurrency: int) -> LiveExperts:
 
 async def answer(expert: str, question: str) -> ExpertAnswer:
     """A mock expert of this process."""
-    await asyncio.sleep(EXPERT_S)
-    return ExpertAnswer(expert, TEXT, served_model=expert, usage=USAGE, cost_nano=1, latency_s=EXPERT_S)
+    took_s = random.Random(expert + question).uniform(*EXPERT_S)
+    await asyncio.sleep(took_s)
+    return ExpertAnswer(expert, TEXT, served_model=expert, usage=USAGE, cost_nano=1, latency_s=took_s)
 
 
 @dataclass(frozen=True)
@@ -254,25 +267,19 @@ async def overhead(count: int, concurrency: int, rounds: int) -> None:
     """Ms a step."""
     mock = ScriptedExperts(answer)
     mock.asked = _Nothing()  # type: ignore[assignment]
-    name = f"mock experts, {EXPERT_S * 1e3:.0f} ms each"
-    await report(name, mock, count, concurrency, rounds, waits_ms=EXPERT_S * 1e3 * 2 / STEPS)
+    await report(f"mock experts, {EXPERT_S[0]} to {EXPERT_S[1]} s each", mock, count, concurrency, rounds)
     with expert_server() as base_url:
         experts = live(base_url, 2 * concurrency)
-        await report("experts over HTTP", experts, count, concurrency, rounds, waits_ms=None)
+        await report("experts over HTTP that answer at once", experts, count, concurrency, rounds)
         await experts.close()
 
 
-async def report(
-    name: str, experts: ExpertPool, count: int, concurrency: int, rounds: int, *, waits_ms: float | None
-) -> None:
-    """One line. ``waits_ms``: of a step's time what the experts took."""
+async def report(name: str, experts: ExpertPool, count: int, concurrency: int, rounds: int) -> None:
+    """One line."""
     await play(experts, concurrency, concurrency)
     costs = [(await play(experts, count, concurrency))[0] for _ in range(rounds)]
-    best = min(costs, key=lambda cost: cost.cpu_ms)
-    line = f"{name}: {best.cpu_ms:.3f} ms CPU a step, all rounds {[round(cost.cpu_ms, 3) for cost in costs]}"
-    if waits_ms is not None:
-        line += f"; added to a step's wall clock {min(cost.wall_ms for cost in costs) - waits_ms:.2f} ms"
-    print(line, flush=True)
+    cpu, added = ([round(getattr(cost, field), 2) for cost in costs] for field in ("cpu_ms", "added_ms"))
+    print(f"{name}: {min(cpu)} ms CPU a step, all rounds {cpu}; added to its clock: {added} ms", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
