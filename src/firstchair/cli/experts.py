@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from firstchair.catalog.experts import ExpertCatalog
     from firstchair.engines.expert import ExpertAnswer
     from firstchair.evals.expert_description import Measurement
+    from firstchair.rollout.orchestration.task import OrchestrationTask
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -169,7 +171,7 @@ async def _describe(
     prices: Path | None,
     expert: str,
     by: str,
-    tasks: list,  # type: ignore[type-arg]
+    tasks: Sequence[OrchestrationTask],
     grader: Grader,
     concurrency: int,
 ) -> tuple[ExpertCatalog, Measurement]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firstchair.cli.session_options import AsJson, Force, Wide
+
+if TYPE_CHECKING:
+    from firstchair.catalog.price_update import PriceUpdate
+    from firstchair.catalog.prices import ModelPrice
 
 app = typer.Typer(no_args_is_help=True, help="What models cost: the dated table, and new prices into it.")
 
@@ -96,14 +100,14 @@ def update(
     typer.echo(f"{len(done.models):,} models written to {out}, version {version}")
 
 
-def _usd(price: Any) -> dict[str, str]:
+def _usd(price: ModelPrice) -> dict[str, str]:
     """Exact decimals, as text: a float would not be what is charged."""
     from firstchair.catalog.price_update import usd_text
 
     return {field: usd_text(nano) for field, nano in price if nano is not None}
 
 
-def _print_changes(done: Any, left_out: dict[str, str], *, wide: bool) -> None:
+def _print_changes(done: PriceUpdate, left_out: dict[str, str], *, wide: bool) -> None:
     from firstchair.catalog.price_update import usd_text
     from firstchair.cli.tables import Column, number, print_list
 
