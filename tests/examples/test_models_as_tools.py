@@ -1,0 +1,87 @@
+"""The example as it stands: simulated experts, and real ones behind real sockets, through the real command line."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstchair.chat.messages import ToolCall
+from firstchair.cli.main import main as firstchair
+from firstchair.testing.scripted_answers import Reply, Script, Seen
+from firstchair.testing.scripted_upstream import scripted_upstream
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "models_as_tools" / "run.py"
+
+
+def load_example() -> Any:
+    spec = importlib.util.spec_from_file_location("models_as_tools_run", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+example = load_example()
+
+
+@pytest.fixture
+def run(monkeypatch):
+    def command(arguments: Sequence[str]) -> int:
+        monkeypatch.setattr(sys, "argv", ["firstchair", *arguments])
+        with pytest.raises(SystemExit) as done:
+            firstchair()
+        return int(done.value.code or 0)
+
+    return command
+
+
+def test_rules_with_simulated_experts_lie_as_they_must(run, tmp_path):
+    example.main(["--out", str(tmp_path), "--count", "40"], run)
+    points = {point["policy"]: point for point in json.loads((tmp_path / "pareto.json").read_text())}
+    assert set(points) == {"always strongest", "always cheapest", "random", "oracle"}
+    right = {name: point["accuracy"]["value"] for name, point in points.items()}
+    cost = {name: point["cost_usd"]["value"] for name, point in points.items()}
+    assert right["always cheapest"] < right["always strongest"] <= right["oracle"]
+    assert cost["always cheapest"] < cost["oracle"] < cost["always strongest"]
+    assert points["always cheapest"]["latency_s"]["value"] > 1
+    assert points["oracle"]["kind"] == "bound"
+    assert not points["oracle"]["frontier"]
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 40
+    assert "sim-0-0:0" in (tmp_path / "trajectories.txt").read_text()
+
+
+def reply(seen: Seen) -> Reply:
+    """The policy asks both experts, and believes the second."""
+    if seen.body["model"] != "lead":
+        return Reply(text=f"FINAL_ANSWER: {'1600' if seen.body['model'] == 'large-70b' else '1599'}")
+    if any(message["role"] == "tool" for message in seen.body["messages"]):
+        return Reply(text="FINAL_ANSWER: 1600")
+    asked = [("a", "small_9b"), ("b", "large_70b")]
+    return Reply(calls=tuple(ToolCall.of(call, name, {"input": "The sum?"}) for call, name in asked))
+
+
+def test_two_endpoints_are_asked_and_what_they_said_is_kept(run, tmp_path):
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(example.TASKS.read_text().splitlines()[0] + "\n")
+    with scripted_upstream(Script(by=reply)) as upstream:
+        url = f"{upstream.base_url}/v1"
+        named = ["--policy", f"lead={url}", "--expert", f"small-9b={url}", "--expert", f"large-70b={url}"]
+        example.main(["--out", str(tmp_path / "out"), "--tasks", str(tasks), *named], run)
+    group = json.loads((tmp_path / "out" / "lead.jsonl").read_text())
+    assert [one["correct"] for one in group["trajectories"]] == [True] * 8
+    assert {call["name"] for one in group["trajectories"] for call in one["dispatches"]} == {"small_9b", "large_70b"}
+    assert (tmp_path / "out" / "pareto.html").is_file()
+
+
+@pytest.mark.parametrize("given", [["--policy", "a=http://x/v1"], ["--expert", "a=b"], ["--policy", "a"]])
+def test_half_an_answer_to_who_plays_is_refused(given, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        example.main(["--out", str(tmp_path), *given])
+    assert ended.value.code == 2
+    assert "expert" in capsys.readouterr().err
