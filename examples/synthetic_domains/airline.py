@@ -382,7 +382,12 @@ def tasks(w: World) -> None:
                 [call("get_booking", booking_id=one.id), call("set_bags", booking_id=one.id, bags=one.bags + more)],
                 f"That makes {one.bags + more} bags in all, with {one.number}.",
                 [tells(one.bags + more, looked_up=False), one.number],
-                facts=[(("booking", "booking number", "flight", "name"), f"It is booking {one.id}.")],
+                facts=[
+                    (
+                        ("booking", "booking number", "reservation", "flight", "name", "who"),
+                        f"It is booking {one.id}.",
+                    )
+                ],
             ),
             holds=[
                 ("the bags are noted", f"SELECT 1 FROM bookings WHERE id = {one.id} AND bags = {one.bags + more}")

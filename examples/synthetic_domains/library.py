@@ -327,7 +327,12 @@ def tasks(w: World) -> None:
                     call("place_hold", book_id=book.id, member_id=member.id),
                 ],
                 "You are in the line. We will write to you.",
-                facts=[(("card number", "member number", "card", "name"), f"My card has the number {member.id}.")],
+                facts=[
+                    (
+                        ("card number", "member number", "membership", "member", "card", "name", "who"),
+                        f"My card has the number {member.id}.",
+                    )
+                ],
             ),
             holds=[
                 (

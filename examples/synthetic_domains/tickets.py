@@ -338,9 +338,20 @@ def tasks(w: World) -> None:
                 f"Order {one.id} is now theirs.",
                 [one.id],
                 facts=[
-                    (("your name", "who are you", "you called"), f"I am {one.who}."),
                     (
-                        ("whose name", "new name", "other person"),
+                        (
+                            "your name",
+                            "your full name",
+                            "who are you",
+                            "your email",
+                            "your account",
+                            "order",
+                            "order number",
+                        ),
+                        f"I am {one.who}.",
+                    ),
+                    (
+                        ("whose name", "new name", "person", "recipient", "holder", "whom", "transfer"),
                         f"In the name of {who.name}, whose address is {who.email}.",
                     ),
                 ],

@@ -7,7 +7,7 @@ import pytest
 from tests.rollout.synthetic.kennel import MULTI, READ, REFUSAL, ROWS, TABLES, TOOLS
 
 from firstchair.chat.messages import text_message
-from firstchair.core.errors import RunFailed, UpstreamError
+from firstchair.core.errors import ConfigError, RunFailed, UpstreamError
 from firstchair.engines.base import ErrorKind, Generation, Stop
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.rollout.synthetic.author import Author, AuthorFailed, AuthorLog, Stage, Why, read_log, schema_of
@@ -142,6 +142,8 @@ def test_a_domain_is_made_kept_and_resumed(tmp_path):
     again = kennel_author()
     assert asyncio.run(make_domain(BRIEF, again, tmp_path)).kept == 3
     assert again.seen == []
+    with pytest.raises(ConfigError, match="holds the domain kennel, of another description"):
+        asyncio.run(make_domain(Brief("kennel", "A kennel for cats."), again, tmp_path))
 
 
 def test_a_domain_without_tasks_is_an_error_and_a_solver_is_not_asked_twice(tmp_path):

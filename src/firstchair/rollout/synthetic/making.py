@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from firstchair.core.atomic import write_text
-from firstchair.core.errors import RunFailed
+from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.jsontext import content_id, dumps
 from firstchair.engines.base import Engine, Sampling
 from firstchair.rollout.synthetic.author import SAMPLING, Author, AuthorFailed, AuthorLog, append_log, read_log
@@ -25,6 +25,7 @@ from firstchair.rollout.synthetic.domain import (
     TaskDraft,
     domain_text,
     named_task,
+    read_domain,
 )
 from firstchair.rollout.synthetic.filters import Solver, TaskVerdict, drops, filter_tasks
 from firstchair.rollout.synthetic.opened import OpenDomain
@@ -109,8 +110,9 @@ async def make_domain(
     """Write a domain into the directory ``out`` and filter its tasks; the result is ``out/domain.json``.
 
     A run that broke goes on where it was: replies and verdicts that are kept in ``out`` are not asked for again.
-    Raises as ``write_domain`` does, and ``RunFailed`` when no task is left.
+    Raises as ``write_domain`` does, ``RunFailed`` when no task is left, ``ConfigError`` when ``out`` holds another.
     """
+    _refuse_another(brief, out / DOMAIN)
     author = Author(engine, AuthorLog(out / AUTHOR_LOG), sampling)
     written = await write_domain(brief, author, progress=progress)
     # A verdict holds for this model in this domain, and for no other.
@@ -136,6 +138,16 @@ async def make_domain(
         raise RunFailed(f"{out}: none of {report.written} tasks was kept: {report.drops}; see {REPORT}")
     write_text(out / DOMAIN, domain_text(domain), force=True)
     return report
+
+
+def _refuse_another(brief: Brief, path: Path) -> None:
+    if not path.exists():
+        return
+    found = read_domain(path)
+    if (found.name, found.description) != (brief.name, brief.description):
+        raise ConfigError(
+            f"{path} holds the domain {found.name}, of another description; choose another directory for {brief.name}"
+        )
 
 
 def kept_domain(written: Written, verdicts: Sequence[TaskVerdict]) -> Domain:
