@@ -94,7 +94,7 @@ def _set_stage(job: Job, stage: Stage) -> None:
     if not job.view.network:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", _IS_UP))
-    tree.enter(taken, links, tmp_bytes=job.caps.disk_bytes)
+    tree.enter(taken, links, tmp_bytes=job.caps.disk_bytes, own_network=not job.view.network)
 
 
 def _watch(command: int, job: Job, before: int) -> tuple[str, int | None]:

@@ -74,7 +74,7 @@ def _take(path: str, attributes: int) -> Taken:
     return Taken(path, tree, os.path.isdir(path))
 
 
-def enter(taken: list[Taken], links: dict[str, str], *, tmp_bytes: int) -> None:
+def enter(taken: list[Taken], links: dict[str, str], *, tmp_bytes: int, own_network: bool) -> None:
     """Build the tree and make it the root. Raises ``OSError`` that names the step."""
     syscalls.mount(None, "/", syscalls.PRIVATE | syscalls.RECURSIVE)
     syscalls.mount("tmpfs", _BASE, syscalls.NO_SUID | syscalls.NO_DEV, "size=1m,nr_inodes=4096,mode=755")
@@ -83,6 +83,8 @@ def enter(taken: list[Taken], links: dict[str, str], *, tmp_bytes: int) -> None:
     os.mkdir("proc")
     syscalls.mount("proc", "proc", syscalls.NO_SUID | syscalls.NO_DEV | syscalls.NO_EXEC)
     _forbid_namespaces()
+    if own_network:
+        _bound_buffers()
     syscalls.set_mount("proc", syscalls.READ_ONLY)
     os.mkdir("tmp")
     # One inode for 4 KiB: as on an ordinary disk.
@@ -115,6 +117,12 @@ def _write_settings() -> None:
 def _forbid_namespaces() -> None:
     """A user namespace within this one would have rights there again, and with them more of the kernel in reach."""
     _write("proc/sys/user/max_user_namespaces", "0")
+
+
+def _bound_buffers() -> None:
+    """What lies in a TCP connection is the kernel's memory, counted for nobody: 64 KiB at most, and not megabytes."""
+    for way in ("wmem", "rmem"):
+        _write(f"proc/sys/net/ipv4/tcp_{way}", "4096 65536 65536")
 
 
 def _write(path: str, text: str) -> None:

@@ -21,6 +21,7 @@ class Usage:
     """Of the descendants of this process, the dead that have been waited for included."""
 
     processes: int
+    """Threads too, each of them."""
     cpu_s: float
     memory_bytes: int
     """Resident; pages that several processes share count for each of them."""
@@ -32,6 +33,7 @@ class Usage:
 class _Process:
     pid: int
     parent: int
+    threads: int
     ticks: int
     resident: int
 
@@ -47,7 +49,7 @@ def tree_usage() -> Usage:
     dead = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = dead.ru_utime + dead.ru_stime + sum(process.ticks for process in processes) / _TICKS
     return Usage(
-        processes=len(processes),
+        processes=sum(process.threads for process in processes),
         cpu_s=cpu_s,
         memory_bytes=sum(process.resident for process in processes) * _PAGE,
         written_bytes=sum(_written(pid) for pid in (os.getpid(), *(process.pid for process in processes))),
@@ -138,8 +140,22 @@ def _processes() -> Iterator[_Process]:
         # The name of a process stands in parentheses and may hold anything, spaces and parentheses too.
         fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
         if len(fields) > 21:
-            ticks = sum(map(int, fields[11:15]))
-            yield _Process(int(name), int(fields[1]), ticks, int(fields[21]))
+            ticks, threads, resident = sum(map(int, fields[11:15])), max(int(fields[17]), 1), int(fields[21])
+            if threads > 1 and not resident:
+                resident = max(map(_resident, _threads(name)), default=0)
+            yield _Process(int(name), int(fields[1]), threads, ticks, resident)
+
+
+def _threads(pid: int | str) -> list[str]:
+    """Their folders. Where the first thread has ended and others go on, only those tell of the memory they share."""
+    with suppress(OSError):
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def _resident(thread: str) -> int:
+    fields = _read(f"{thread}/stat").rpartition(b")")[2].split()
+    return int(fields[21]) if len(fields) > 21 else 0
 
 
 def _written(pid: int) -> int:
@@ -148,7 +164,10 @@ def _written(pid: int) -> int:
 
 
 def _proportional(pid: int) -> int:
-    return _fields(f"/proc/{pid}/smaps_rollup").get(b"Pss", 0) * 1024
+    for folder in (f"/proc/{pid}", *_threads(pid)):
+        if (found := _fields(f"{folder}/smaps_rollup").get(b"Pss")) is not None:
+            return found * 1024
+    return 0
 
 
 def _fields(path: str) -> dict[bytes, int]:
