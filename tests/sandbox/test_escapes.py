@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import socket
 import subprocess
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 from tests.sandbox.conftest import Run, attacked, eventually, living
 
+from firstchair.core.errors import RunFailed
+from firstchair.sandbox import process
 from firstchair.sandbox.base import SandboxEnd, SandboxLimits
 from firstchair.sandbox.process import ProcessSandbox
 
@@ -367,6 +371,10 @@ for path in glob.glob("/proc/*/environ") + glob.glob("/proc/*/task/*/environ") +
     assert token not in result.stdout
     assert "/proc/1/environ [Errno 13]" in result.stdout
     assert f"/proc/{os.getpid()}/" not in result.stdout
+    # Not even the processes outside that it is forked from have it.
+    launchers = _launcher_processes()
+    assert launchers
+    assert not [pid for pid in launchers if token.encode() in Path(f"/proc/{pid}/environ").read_bytes()]
     # Without namespaces it is at least not handed on.
     assert token not in attacked(ProcessSandbox(namespaces="off"), work, "import os; print(dict(os.environ))").stdout
 
@@ -485,29 +493,53 @@ def test_runs_end_when_their_caller_is_killed(work: Path, token: str):
             await asyncio.gather(*(sandbox.run(command, work_dir=work) for sandbox in sandboxes))
         asyncio.run(main())
     """)
-    with subprocess.Popen([sys.executable, "-c", caller]) as process:
+    with subprocess.Popen([sys.executable, "-c", caller]) as caller_process:
         assert eventually(lambda: len(living(token)) > 2)  # the caller, and both attacks
-        process.kill()
+        caller_process.kill()
     assert eventually(lambda: living(token) == [])
 
 
+def _launcher_processes() -> set[int]:
+    """The servers that this process started, and their keepers."""
+    found, parents = set(), [os.getpid()]
+    while parents:
+        parent = parents.pop()
+        with contextlib.suppress(OSError):
+            for child in map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()):
+                if b"firstchair.sandbox.launcher" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.add(child)
+                    parents.append(child)
+    return found
+
+
 def test_a_run_after_the_launcher_was_killed_starts_a_new_one(work: Path):
+    before = _launcher_processes()
     sandbox = ProcessSandbox()
     assert attacked(sandbox, work, ["true"]).exit_code == 0
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    servers = [pid for pid in children if b"sandbox.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(int(servers[-1]), 9)
-    assert eventually(lambda: " Z " in Path(f"/proc/{servers[-1]}/stat").read_text())
+    ours = _launcher_processes() - before
+    assert len(ours) == 2  # the server, and a keeper that waits for the next run
+    for pid in ours:
+        os.kill(pid, 9)
+    assert eventually(lambda: not ours & _launcher_processes())
     assert attacked(sandbox, work, ["true"]).exit_code == 0
 
 
-def test_the_launcher_ends_with_its_sandbox(work: Path):
+def test_the_launcher_ends_with_its_sandbox_and_keeps_no_descriptors(work: Path, monkeypatch: pytest.MonkeyPatch):
+    before = _launcher_processes()
     sandbox = ProcessSandbox()
     attacked(sandbox, work, ["true"])
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    before = children.read_text().split()
+    ours = _launcher_processes() - before
+    keeper = max(ours)
+    held = os.listdir(f"/proc/{keeper}/fd")
+    for _ in range(3):
+        attacked(sandbox, work, ["true"])
+        with monkeypatch.context() as patch, pytest.raises(RunFailed):
+            patch.setattr(process, "_work_dir", lambda path: "/no/such/folder")
+            attacked(sandbox, work, ["true"])
+    assert os.listdir(f"/proc/{keeper}/fd") == held
     del sandbox
-    assert len(children.read_text().split()) == len(before) - 1
+    gc.collect()  # what pytest keeps of the errors holds it
+    assert not (_launcher_processes() - before) & ours
 
 
 def test_eight_runs_at_once_do_not_get_in_each_others_way(confined: ProcessSandbox, work: Path):

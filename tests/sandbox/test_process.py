@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.sandbox.conftest import Run, attacked
@@ -88,6 +89,15 @@ def test_a_work_dir_that_cannot_be_is_refused(confined: ProcessSandbox, folder: 
         attacked(confined, Path(folder), ["true"])
 
 
+@pytest.mark.parametrize("place", ["/dev/shm", "/var/tmp"])
+def test_a_work_dir_may_lie_where_the_sandbox_has_a_link(confined: ProcessSandbox, place: str):
+    with TemporaryDirectory(dir=place) as folder:
+        result = attacked(confined, Path(folder), ["sh", "-c", f"echo 1 > kept; cat {folder}/kept"])
+        assert (result.stdout, result.stderr) == ("1\n", "")
+        assert Path(folder, "kept").read_text() == "1\n"
+        assert not Path("/tmp", Path(folder).name).exists()
+
+
 def test_a_work_dir_of_another_user_is_not_opened_to_it(run: Run, work: Path):
     if os.geteuid() == 0:
         os.chown(work, NOBODY, NOBODY)
@@ -137,7 +147,8 @@ def launcher_after(prepare: Callable[[], None]) -> Iterator[Launcher]:
     try:
         yield launcher
     finally:
-        ours.close()
+        for end in (*launcher._idle, ours):
+            end.close()
         os.waitpid(server, 0)
 
 

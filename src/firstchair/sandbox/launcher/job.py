@@ -84,7 +84,7 @@ def write_outcome(outcome: Outcome) -> bytes:
     """The message that tells it."""
     fields = asdict(outcome)
     stdout, stderr = fields.pop("stdout"), fields.pop("stderr")
-    return b"".join((_frame({**fields, "stdout": len(stdout)}), stdout, stderr))
+    return b"".join((_frame({**fields, "stdout": len(stdout), "stderr": len(stderr)}), stdout, stderr))
 
 
 def write_failure(reason: str) -> bytes:
@@ -92,10 +92,20 @@ def write_failure(reason: str) -> bytes:
     return _frame({"failed": reason})
 
 
+def is_whole(message: bytes | bytearray) -> bool:
+    """Whether an answer, outcome or failure, is all there."""
+    if len(message) < _SIZE.size:
+        return False
+    head: int = _SIZE.size + _SIZE.unpack_from(message)[0]
+    if len(message) < head:
+        return False
+    fields = json.loads(message[_SIZE.size : head])
+    rest: int = fields.get("stdout", 0) + fields.get("stderr", 0)
+    return len(message) >= head + rest
+
+
 def read_outcome(message: bytes) -> Outcome:
     """The outcome in a whole message. Raises ``SetupFailed``."""
-    if len(message) < _SIZE.size:
-        raise SetupFailed("the launcher gave no answer")
     head = _SIZE.size + _SIZE.unpack_from(message)[0]
     fields = json.loads(message[_SIZE.size : head])
     if "failed" in fields:

@@ -1,4 +1,4 @@
-"""One run, seen from outside of it: feeds the input, keeps the output, holds the clock, kills, answers."""
+"""Runs, one after the other, seen from outside: feeds input, keeps output, holds the clock, kills, answers."""
 
 from __future__ import annotations
 
@@ -54,41 +54,70 @@ class Output:
         return bool(block)
 
 
-@dataclass
+class _Descriptors:
+    """The pipes of a run: what is not closed by name is closed at its end."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+
+    def __enter__(self) -> _Descriptors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(*self._open)
+
+    def add(self, descriptor: int) -> int:
+        self._open.add(descriptor)
+        return descriptor
+
+    def pipe(self) -> tuple[int, int]:
+        """The end to read from, and the end to write to."""
+        read, write = os.pipe()
+        return self.add(read), self.add(write)
+
+    def close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            self._open.remove(descriptor)
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
 class _Near:
-    """The keeper's ends of the command's pipes."""
+    """The keeper's ends of a run's pipes."""
 
     stdin: int
     stdout: int
     stderr: int
+    report: int
+    """Where init tells how it ended."""
 
 
 def keep(channel: socket.socket, owner: int | None) -> None:
-    """Carry out the job that comes over ``channel``, answer it, and leave nothing alive.
+    """Carry out the jobs that come over ``channel``, one after the other, answer each, and leave nothing of it alive.
 
     ``owner``: a ``spare_namespace``, so that it need not be made here.
     """
     syscalls.adopt_orphans()
-    try:
-        job, stdin = read_job(channel.recv)
-        answer = write_outcome(_carry_out(job, stdin, channel, owner))
-    except (EOFError, Cancelled):
-        return
-    except SetupFailed as failed:
-        answer = write_failure(str(failed))
-    except OSError as error:
-        answer = write_failure(error.strerror or str(error))
-    with suppress(OSError):  # the caller has gone
-        channel.sendall(answer)
+    with suppress(EOFError, Cancelled, ConnectionError):
+        while True:
+            job, stdin = read_job(channel.recv)
+            try:
+                answer = write_outcome(_carry_out(job, stdin, channel, owner))
+            except SetupFailed as failed:
+                answer = write_failure(str(failed))
+            except OSError as error:
+                answer = write_failure(error.strerror or str(error))
+            channel.sendall(answer)
 
 
 def _carry_out(job: Job, stdin: bytes, channel: socket.socket, owner: int | None) -> Outcome:
-    with _home(job) as job:
+    with _home(job) as job, _Descriptors() as own:
         start = time.monotonic()
-        init, near, report = _start(job, owner)
+        init, near = _start(job, owner, own)
         kept = {near.stdout: Output(job.output_bytes), near.stderr: Output(job.output_bytes)}
         try:
-            timed_out = _serve(init, near, stdin, kept, channel, start + job.wall_s)
+            dead = own.add(os.pidfd_open(init))
+            timed_out = _serve(dead, near, stdin, kept, channel, start + job.wall_s, own)
         finally:
             with suppress(ProcessLookupError):
                 os.kill(init, signal.SIGKILL)
@@ -100,7 +129,7 @@ def _carry_out(job: Job, stdin: bytes, channel: socket.socket, owner: int | None
                     pass
         said: dict[str, Any] = {"end": TIMEOUT, "exit_code": None}
         if not timed_out:
-            said = json.loads(os.read(report, 1 << 16) or b"{}")
+            said = json.loads(os.read(near.report, 1 << 16) or b"{}")
     if "end" not in said:
         raise SetupFailed(said.get("failed", "the first process of the run was killed from outside"))
     return Outcome(
@@ -129,47 +158,53 @@ def _home(job: Job) -> Iterator[Job]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(job: Job, owner: int | None) -> tuple[int, _Near, int]:
-    """Start init: its pid, our ends of its pipes, and where it will report."""
-    stdin, near_stdin = os.pipe()
-    near_stdout, stdout = os.pipe()
-    near_stderr, stderr = os.pipe()
-    near_report, report = os.pipe()
-    go, near_go = os.pipe()
+def _start(job: Job, owner: int | None, own: _Descriptors) -> tuple[int, _Near]:
+    """Start init: its pid, and our ends of its pipes."""
+    stdin, near_stdin = own.pipe()
+    near_stdout, stdout = own.pipe()
+    near_stderr, stderr = own.pipe()
+    near_report, report = own.pipe()
+    go, near_go = own.pipe()
+    near = _Near(near_stdin, near_stdout, near_stderr, near_report)
     spare = job.view is not None and is_root()
-    stage = Stage(
-        streams=(stdin, stdout, stderr),
-        report=report,
-        go=go,
-        work_dir=tree.take_work_dir(job.work_dir, namespace=owner or spare_namespace()) if spare else None,
-        drop_groups=spare,
-    )
+    work_dir = None
+    if spare:
+        namespace = owner or own.add(spare_namespace())
+        work_dir = tree.take_work_dir(job.work_dir, namespace=namespace)
+        own.add(work_dir.tree)
+    stage = Stage((stdin, stdout, stderr), report=report, go=go, work_dir=work_dir, drop_groups=spare)
     if job.view is None:
         init = os.fork()
     else:
         init = syscalls.clone(_NAMESPACES | (0 if job.view.network else syscalls.NEW_NET))
     if init == 0:
-        for end in (near_stdin, near_stdout, near_stderr, near_report, near_go):
-            os.close(end)
+        own.close(near.stdin, near.stdout, near.stderr, near.report, near_go)
         try:
             run_init(job, stage)
         finally:
             os._exit(1)
-    for end in (*stage.streams, report, go):
-        os.close(end)
+    own.close(stdin, stdout, stderr, report, go)
     if job.view is not None:
-        give_user(init, spare=spare)
-        with suppress(BrokenPipeError):  # init has failed, and reports why
+        try:
+            give_user(init, spare=spare)
             os.write(near_go, b"1")
-    os.close(near_go)
-    return init, _Near(near_stdin, near_stdout, near_stderr), near_report
+        except (BrokenPipeError, ProcessLookupError):
+            pass  # init has failed, and reports why
+    own.close(near_go)
+    return init, near
 
 
 def _serve(
-    init: int, near: _Near, stdin: bytes, kept: dict[int, Output], channel: socket.socket, deadline: float
+    dead: int,
+    near: _Near,
+    stdin: bytes,
+    kept: dict[int, Output],
+    channel: socket.socket,
+    deadline: float,
+    own: _Descriptors,
 ) -> bool:
-    """Feed and read until init is dead; whether the time was over before. Raises ``Cancelled``."""
-    poll, dead, rest = select.poll(), os.pidfd_open(init), memoryview(stdin)
+    """Feed and read until init is ``dead``; whether the time was over before. Raises ``Cancelled``."""
+    poll, rest = select.poll(), memoryview(stdin)
     for stream in (channel.fileno(), dead, *kept):
         poll.register(stream, select.POLLIN)
     for stream in (near.stdin, *kept):
@@ -190,7 +225,7 @@ def _serve(
             if not more:
                 poll.unregister(stream)
                 if stream == near.stdin:
-                    os.close(stream)
+                    own.close(stream)
     return True
 
 

@@ -13,7 +13,9 @@ from firstchair.sandbox.launcher.users import is_root, spare_namespace
 
 
 def serve(control: int) -> None:
-    """Fork a keeper for each socket that comes over the socket ``control``; return when its other end is closed."""
+    """Fork a keeper for each socket that comes over the socket ``control``; when its other end is closed, return as
+    soon as all of them have ended.
+    """
     owner = None
     if is_root():
         with suppress(OSError):  # the run that needs it says why
@@ -28,9 +30,12 @@ def serve(control: int) -> None:
         while True:
             _, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
             if not descriptors:
-                return
+                break
             _fork_keeper(descriptors[0], requests, owner)
             os.close(descriptors[0])
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def _reap() -> None:

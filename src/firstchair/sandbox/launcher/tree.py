@@ -26,13 +26,14 @@ _LINKS = {
     "/dev/stdin": "/proc/self/fd/0",
     "/dev/stdout": "/proc/self/fd/1",
     "/dev/stderr": "/proc/self/fd/2",
-    "/dev/shm": "/tmp",
-    "/var/tmp": "/tmp",
+    # Relative: a work dir below them is put in place while the root is still the old one.
+    "/dev/shm": "../tmp",
+    "/var/tmp": "../tmp",
 }
 _BASE = "/proc"
 """Where the new tree is built: nothing that is taken along lies below it."""
 
-OWN_PLACES = frozenset({"/", "/tmp", "/dev", "/proc", "/etc", "/var", *_SYSTEM})
+OWN_PLACES = frozenset({"/", "/tmp", "/dev", "/proc", "/etc", "/var", "/dev/shm", "/var/tmp", *_SYSTEM})
 """What the tree has of its own: none of these can be a work dir."""
 
 
