@@ -157,6 +157,15 @@ def test_an_episode_is_scored_by_its_outcome():
     assert of_episode(Outcome(True))[2] == NoValue("no_checks", "the task has no checks")
 
 
+def test_an_environment_that_grades_gives_its_own_score():
+    def score(outcome: Outcome | None) -> Any:
+        return VERIFIERS["score"](sample_of_episode(episode(outcome, None if outcome else "boom")))
+
+    assert score(Outcome(False, score=-0.25)) == -0.25
+    assert score(Outcome(True)) == NoValue("no_score", "the environment gives no score")
+    assert score(None) == NoValue("episode_failed", "boom")
+
+
 def test_an_outcome_that_nobody_can_decide_is_no_score():
     assert of_episode(Outcome(False, undecided=("correct",)))[0] == NoValue("undecided", "correct")
     assert of_episode(Outcome(False, (Check("a", False),), undecided=("correct",)))[0] == 0

@@ -190,6 +190,7 @@ _DECIDED: Mapping[str, tuple[str, ...]] = {
     "completed": ("complet", "success", "done"),
     "no_violations": ("violat", "policy", "policies"),
     "checks": ("check",),
+    "score": ("score", "grade"),
     "schema_valid": ("schema", "syntax", "json", "valid", "malformed"),
     "right_tool": ("tool", "routing"),
     "arguments": ("argument", "parameter"),

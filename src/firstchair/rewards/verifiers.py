@@ -26,6 +26,7 @@ CheckName = Literal[
     "completed",
     "no_violations",
     "checks",
+    "score",
     "schema_valid",
     "right_tool",
     "arguments",
@@ -59,6 +60,14 @@ def checks(sample: Sample) -> Value:
     if not outcome.checks:
         return NoValue("no_checks", "the task has no checks")
     return sum(check.ok for check in outcome.checks) / len(outcome.checks)
+
+
+def own_score(sample: Sample) -> Value:
+    """The figure that an environment which grades gives the episode itself (``Outcome.score``)."""
+    outcome = _outcome(sample)
+    if isinstance(outcome, NoValue):
+        return outcome
+    return NoValue("no_score", "the environment gives no score") if outcome.score is None else outcome.score
 
 
 def _outcome(sample: Sample) -> Outcome | NoValue:
@@ -208,6 +217,7 @@ VERIFIERS: Mapping[str, Callable[[Sample], Value]] = MappingProxyType(
         "completed": completed,
         "no_violations": no_violations,
         "checks": checks,
+        "score": own_score,
         "schema_valid": schema_valid,
         "right_tool": right_tool,
         "arguments": arguments,
