@@ -88,6 +88,7 @@ def test_own_prices_win_over_packaged_ones_and_name_both_versions(tmp_path):
             r"cache: unknown field; did you mean cache_",
         ),
         ("models: {}", "version: Field required"),
+        ("", "models: Field required"),
         ("version: a\nmodels: {m: {input: 1, output: 1}, m: {input: 2, output: 2}}", "stands twice"),
     ],
 )

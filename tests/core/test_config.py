@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from firstchair.core.config import Strict, load_recipe
 from firstchair.core.errors import ConfigError
@@ -37,6 +37,18 @@ def test_overrides_are_yaml_and_reach_into_sections(tmp_path: Path):
 def test_a_wrong_override_is_named(override, words):
     with pytest.raises(ConfigError, match=words):
         load_recipe(Recipe, None, [override])
+
+
+class Team(Strict):
+    members: tuple[Inner, ...] = Field(min_length=1)
+
+
+def test_a_list_whose_members_are_wrong_is_not_said_to_be_short_as_well():
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(Team, None, ["members=[{rat: 1}]"])
+    assert str(caught.value).splitlines()[1:] == ["  members.0.rat: unknown field; did you mean rate?"]
+    with pytest.raises(ConfigError, match=r"members: .*at least 1 item.*found \[\]"):
+        load_recipe(Team, None, ["members=[]"])
 
 
 class Range(Strict):

@@ -105,7 +105,7 @@ def read_price_file(path: Path) -> PriceFile:
         raise ConfigError(f"prices: {path}: {error.strerror}; expected a YAML file, see prices.yaml") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"prices: {path}: not YAML: {error}") from None
-    return validate(PriceFile, read_yaml(text, str(path)), source=str(path))
+    return validate(PriceFile, read_yaml(text, str(path)) or {}, source=str(path))
 
 
 class PriceTable:

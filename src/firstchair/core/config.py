@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from firstchair.core.errors import ConfigError
 from firstchair.core.yamltext import read_yaml
@@ -75,7 +76,7 @@ def validate(model: type[Model], data: Any, *, source: str) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         lines = [f"{source} is not a valid {model.__name__}:"]
-        for problem in error.errors():
+        for problem in _problems(error):
             path = ".".join(str(part) for part in problem["loc"])
             if problem["type"] == "extra_forbidden":
                 near = difflib.get_close_matches(str(problem["loc"][-1]), known_fields(model), n=1, cutoff=0.4)
@@ -87,6 +88,17 @@ def validate(model: type[Model], data: Any, *, source: str) -> Model:
                 words = problem["msg"].removeprefix("Value error, ")
                 lines.append(f"  {path}: {words}{found}" if path else f"  {words}{found}")
         raise ConfigError("\n".join(lines)) from None
+
+
+def _problems(error: ValidationError) -> list[ErrorDetails]:
+    """Each mistake once: pydantic counts right members only, so a list of wrong ones is too short for it as well."""
+    found = error.errors()
+    return [
+        one
+        for one in found
+        if one["type"] != "too_short"
+        or not any(other is not one and other["loc"][: len(one["loc"])] == one["loc"] for other in found)
+    ]
 
 
 def known_fields(model: type[BaseModel]) -> list[str]:
