@@ -178,9 +178,12 @@ def main(arguments: Sequence[str] | None = None, run: Run = command) -> None:
     parser.add_argument("--expert", type=Endpoint.parse, metavar="MODEL=URL", action="append", default=[])
     parser.add_argument("--tasks", type=Path, default=TASKS, help="problems for the experts at endpoints")
     options = parser.parse_args(arguments)
-    if (options.policy is None) != (len(options.expert) < 2):
+    if len(options.expert) < 2 if options.policy else options.expert:
         parser.error("give --policy and at least two --expert, or neither")
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {options.out}: {error.strerror}; expected a directory, made when missing")
 
     def step(arguments: Sequence[str]) -> None:
         if code := run(arguments):

@@ -85,3 +85,19 @@ def test_half_an_answer_to_who_plays_is_refused(given, tmp_path, capsys):
         example.main(["--out", str(tmp_path), *given])
     assert ended.value.code == 2
     assert "expert" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--expert", "a=http://127.0.0.1:9/v1"], "give --policy and at least two --expert, or neither"),
+        (["--policy", "a=http://127.0.0.1:9/v1"], "give --policy and at least two --expert, or neither"),
+        ([], "expected a directory"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_in_a_line(arguments, words, run, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as done:
+        example.main(["--out", str(tmp_path / "file"), *arguments], run)
+    assert done.value.code == 2
+    assert words in capsys.readouterr().err
