@@ -68,6 +68,13 @@ def test_policies_come_cheapest_first_and_one_of_unknown_cost_last_and_undrawn()
     page = render(points, title="Routing")
     assert "free?: 40 without a known cost. They are in no figure." in page
     assert page.count("<circle cx") == 1  # the trained one; the fixed rule is a square
+    legend = {"policy of a model", "fixed rule", "what no policy can reach"}
+    assert {words for words in legend if words in page} == {"policy of a model", "fixed rule"}
+    page = render(
+        pareto_points([*outcomes("oracle", 40, 0.0, kind="bound"), *outcomes("r", 28, 0.001, kind="rule")]), title=""
+    )
+    assert {words for words in legend if words in page} == {"fixed rule", "what no policy can reach"}
+    assert "a task, 1 policy." in page
 
 
 def test_trajectories_are_read_with_what_experts_and_policy_cost(tmp_path: Path):
