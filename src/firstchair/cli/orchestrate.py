@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,12 +16,11 @@ from firstchair.core.seeds import MAX_SEED
 
 if TYPE_CHECKING:
     from firstchair.data.orchestration.rejection import Sampled, Shard
-    from firstchair.engines.base import Engine
+    from firstchair.rollout.orchestration.policy_spec import LocalPolicy, ServerPolicy
     from firstchair.rollout.orchestration.run import Tally
     from firstchair.rollout.orchestration.setup import OrchestrationSetup
     from firstchair.rollout.orchestration.task import OrchestrationTask
     from firstchair.rollout.orchestration.trajectory import Trajectory
-    from firstchair.rollout.policy import Policy
     from firstchair.rollout.rollouts import RolloutPlan
 
 app = typer.Typer(no_args_is_help=True, help="Problems solved by a model that calls other models and tools.")
@@ -87,6 +85,7 @@ def run(
     from firstchair.cli.orchestrate_view import print_run
     from firstchair.core.config import load_recipe
     from firstchair.data.orchestration.rejection import Shard
+    from firstchair.rollout.orchestration.policy_spec import LocalPolicy, ServerPolicy
     from firstchair.rollout.orchestration.setup import OrchestrationSetup
     from firstchair.rollout.rollouts import RolloutPlan
 
@@ -96,51 +95,35 @@ def run(
         raise ConfigError("--calling prompt is for --base-url; the template of --model DIR writes the tools itself")
     if base_url is not None and not served_model:
         raise ConfigError("--base-url needs --served-model NAME")
-    policy = _Policy(
-        local=None if model is None else _Local(model, adapter, dtype, device),
-        server=None if base_url is None else _Server(base_url, served_model, dialect, api_key_env, calling),
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        concurrency=concurrency,
-    )
+    policy: ServerPolicy | LocalPolicy
+    if model is not None:
+        policy = LocalPolicy(
+            type="local",
+            model=model,
+            adapter=adapter,
+            dtype=dtype,
+            device=device,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+        )
+    else:
+        assert base_url is not None
+        policy = ServerPolicy(
+            type="server",
+            base_url=base_url,
+            model=served_model,
+            dialect=dialect.value,
+            api_key_env=api_key_env,
+            calling=calling.value,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+        )
     plan = RolloutPlan(samples=samples, seed=seed, concurrency=concurrency, max_steps=max_steps)
     job = _Job(tasks, out, load_recipe(OrchestrationSetup, setup, overrides or ()), Shard.parse(shard), plan)
     sampled, tally = asyncio.run(_play(job, policy, os.environ))
     print_run(out, sampled, tally, as_json=as_json)
     if sampled.broken:
         raise RunFailed(f"{sampled.broken} tasks have no trajectory that did not break; run the same command again")
-
-
-@dataclass(frozen=True)
-class _Local:
-    """A policy to load in this process."""
-
-    model: Path
-    adapter: Path | None
-    dtype: str
-    device: str
-
-
-@dataclass(frozen=True)
-class _Server:
-    """A policy behind a server."""
-
-    base_url: str
-    model: str
-    dialect: Dialect
-    api_key_env: str
-    calling: Calling
-
-
-@dataclass(frozen=True)
-class _Policy:
-    """Who plays, from the command line."""
-
-    local: _Local | None
-    server: _Server | None
-    temperature: float
-    max_new_tokens: int
-    concurrency: int
 
 
 @dataclass(frozen=True)
@@ -154,13 +137,14 @@ class _Job:
     plan: RolloutPlan
 
 
-async def _play(job: _Job, wanted: _Policy, environ: Mapping[str, str]) -> tuple[Sampled, Tally]:
+async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[str, str]) -> tuple[Sampled, Tally]:
     from contextlib import aclosing
 
     from firstchair.core.progress import progress
     from firstchair.data.orchestration.rejection import sample_tasks
     from firstchair.data.task_sources.task_file import read_tasks
     from firstchair.gateway.telemetry import tracer_provider
+    from firstchair.rollout.orchestration.policy_spec import open_policy
     from firstchair.rollout.orchestration.run import Tally, run_orchestrations
     from firstchair.rollout.orchestration.setup import open_setup
 
@@ -168,11 +152,14 @@ async def _play(job: _Job, wanted: _Policy, environ: Mapping[str, str]) -> tuple
     provider, tally = tracer_provider(environ), Tally()
     tracer = None if provider is None else provider.get_tracer("firstchair.orchestration")
     try:
-        async with open_setup(job.setup, environ) as opened, _open_policy(wanted) as policy:
+        async with (
+            open_setup(job.setup, environ) as opened,
+            open_policy(wanted, concurrency=job.plan.concurrency, key_field="--api-key-env") as policy,
+        ):
 
             async def play(tasks: Iterable[OrchestrationTask]) -> AsyncGenerator[Trajectory, None]:
                 played = run_orchestrations(
-                    opened.environment, tasks, policy, job.plan, prices=opened.prices, tracer=tracer
+                    opened.environment, tasks, policy, job.plan, prices=opened.parts.prices, tracer=tracer
                 )
                 async with aclosing(played):
                     async for found in played:
@@ -187,51 +174,3 @@ async def _play(job: _Job, wanted: _Policy, environ: Mapping[str, str]) -> tuple
         if provider is not None:
             provider.shutdown()
     return sampled, tally
-
-
-@asynccontextmanager
-async def _open_policy(wanted: _Policy) -> AsyncIterator[Policy]:
-    from firstchair.engines.base import Sampling
-    from firstchair.rollout.engine_policy import EnginePolicy
-
-    sampling = Sampling(max_new_tokens=wanted.max_new_tokens, temperature=wanted.temperature)
-    if wanted.local is not None:
-        from firstchair.chat.trained import prompts_from, trained_renderer
-        from firstchair.engines.transformers_engine import TransformersEngine
-
-        local = wanted.local
-        renderer = trained_renderer(prompts_from(local.model, local.adapter))
-        engine: Engine = TransformersEngine(
-            local.model, renderer, local.dtype, adapter=local.adapter, device=local.device
-        )
-        policy: Policy = EnginePolicy(engine, renderer, sampling, record_tokens=False)
-    else:
-        assert wanted.server is not None
-        engine = _server_engine(wanted.server, wanted.concurrency)
-        seeded = wanted.server.dialect is not Dialect.anthropic
-        policy = EnginePolicy(engine, None, sampling, record_tokens=False, seeded=seeded)
-        if wanted.server.calling is Calling.prompt:
-            from firstchair.rollout.orchestration.prompt_calls import PromptCalls
-
-            policy = PromptCalls(policy)
-    try:
-        yield policy
-    finally:
-        await engine.close()
-
-
-def _server_engine(server: _Server, concurrency: int) -> Engine:
-    from firstchair.engines.expert_asking import OPTIONAL_FIELDS
-    from firstchair.engines.http_engine import HttpOptions, key_from
-
-    key = key_from(server.api_key_env, field="--api-key-env")
-    options = HttpOptions(optional=OPTIONAL_FIELDS)
-    if server.dialect is Dialect.anthropic:
-        from firstchair.engines.anthropic_engine import AnthropicEngine
-
-        return AnthropicEngine(server.base_url, server.model, api_key=key, concurrency=concurrency, options=options)
-    from firstchair.engines.openai_engine import OpenAIEngine
-
-    return OpenAIEngine(
-        server.base_url, server.model, api_key=key, mode="chat", concurrency=concurrency, options=options
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +17,7 @@ from firstchair.engines.expert import ExpertPool
 from firstchair.rollout.orchestration import prompt
 from firstchair.rollout.orchestration.limits import OrchestrationLimits
 from firstchair.rollout.orchestration.offer import OnOffer, subject_of
+from firstchair.rollout.orchestration.purse import Purse
 from firstchair.rollout.orchestration.trajectory import Dispatch
 from firstchair.tools.toolset import Toolset
 
@@ -27,7 +29,8 @@ FAULTS = frozenset({*map(str, ErrorKind), prompt.TOOL_FAILED}) - {str(ErrorKind.
 class Carried:
     """What became of one call."""
 
-    dispatch: Dispatch
+    dispatch: Dispatch | None
+    """``None``: it was not made, because the budget is spent."""
     observation: Message
     """What the policy reads."""
     text: str
@@ -53,10 +56,31 @@ class Dispatcher:
     experts: ExpertPool
     toolset: Toolset | None
     limits: OrchestrationLimits
+    purse: Purse | None = None
+    """What models may cost together."""
+    asked: Callable[[str], None] | None = None
+    """Told the label of each call as it is made."""
 
     async def carry_out(self, offered: OnOffer, call: ToolCall, *, step: int, started_s: float) -> Carried:
-        """Ask or run, within ``dispatch_s``. ``call`` names the label that the policy uses."""
+        """Ask or run, within ``dispatch_s``. ``call`` names the label that the policy uses.
+
+        With a purse models are asked one after the other, and no more once it is empty.
+        """
+        if self.purse is None or offered.kind != "model":
+            return await self._made(offered, call, step, started_s)
         clock = time.perf_counter()
+        async with self.purse.turn:
+            if self.purse.is_empty:
+                return Carried(None, tool_result(call, prompt.NOT_PAID, is_error=True), "")
+            carried = await self._made(offered, call, step, started_s + time.perf_counter() - clock)
+            if carried.dispatch is not None:
+                self.purse.take(carried.dispatch.cost_nano)
+            return carried
+
+    async def _made(self, offered: OnOffer, call: ToolCall, step: int, started_s: float) -> Carried:
+        clock = time.perf_counter()
+        if self.asked is not None:
+            self.asked(offered.label)
         answer = await self._within(offered, call)
         label, text, most = offered.label, answer.text, self.limits.observation_chars
         if answer.error_kind == prompt.TOOL_ERROR:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,10 +34,13 @@ from firstchair.rollout.orchestration.history import shown_history
 from firstchair.rollout.orchestration.limits import OrchestrationLimits
 from firstchair.rollout.orchestration.measures import measures_of
 from firstchair.rollout.orchestration.offer import SUBJECT, OfferOf, OnOffer, subject_of
+from firstchair.rollout.orchestration.purse import Purse
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Notes, TrajectoryEnd
 from firstchair.tools.toolset import Toolset
 
+BUDGET_NUDGES = 2
+"""How often a policy whose budget is spent is told to answer; a call of a model after that ends the rollout."""
 NO_ANSWER = Grade(correct=False, how="no_answer", detail="the rollout holds nothing that could be an answer")
 
 
@@ -77,10 +80,13 @@ class OrchestrationEnvironment:
         limits: OrchestrationLimits | None = None,
         *,
         system: str = prompt.SYSTEM,
+        purse: Purse | None = None,
+        asked: Callable[[str], None] | None = None,
     ):
+        """``purse``: what models may cost in one rollout. ``asked`` is told the label of each call as it is made."""
         self._offer_of, self._toolset, self._grader, self._system = offer_of, toolset, grader, system
         self._limits = limits or OrchestrationLimits()
-        self._dispatcher = Dispatcher(experts, toolset, self._limits)
+        self._dispatcher = Dispatcher(experts, toolset, self._limits, purse, asked)
         self._state: _State | None = None
 
     async def reset(self, task: OrchestrationTask, seed: int) -> Observation:
@@ -108,9 +114,14 @@ class OrchestrationEnvironment:
             return self._empty(empty)
         carried = await self._carry_out(known, action.calls, number)
         messages = [one.observation for one in carried]
-        if len(state.carried) >= self._limits.answer_after_calls:
+        purse = self._dispatcher.purse
+        if any(one.dispatch is None for one in carried) and state.nudges["budget"] >= BUDGET_NUDGES:
+            state.end = TrajectoryEnd.CUT
+        elif purse is not None and purse.is_empty:
+            messages.append(self._nudge("budget", prompt.BUDGET_SPENT))
+        elif len(state.carried) >= self._limits.answer_after_calls:
             messages.append(self._nudge("answer_now", prompt.ASK_FOR_ANSWER))
-        return Step(tuple(messages), done=False)
+        return Step(tuple(messages), done=state.end is not None)
 
     async def unreadable(self, action: Action, problems: tuple[Problem, ...]) -> Step:
         """An action that breaks its syntax or a schema: a call with nothing in it, or a parse failure."""
@@ -246,9 +257,10 @@ class OrchestrationEnvironment:
         # One that raises has broken the rollout, but not before the others are through and recorded.
         found = [await made[0]] if len(made) == 1 else await asyncio.gather(*made, return_exceptions=True)
         carried = [one for one in found if isinstance(one, Carried)]
-        state.carried += [one.dispatch for one in carried]
-        state.heard += [one.text for one in carried if one.dispatch.kind == "model" and one.text.strip()]
-        state.waited_s += max((one.dispatch.latency_s for one in carried), default=0.0)
+        made_now = [(one.dispatch, one.text) for one in carried if one.dispatch is not None]
+        state.carried += [dispatch for dispatch, _ in made_now]
+        state.heard += [text for dispatch, text in made_now if dispatch.kind == "model" and text.strip()]
+        state.waited_s += max((one.started_s - started_s + one.latency_s for one, _ in made_now), default=0.0)
         for one in found:
             if isinstance(one, BaseException):
                 raise one

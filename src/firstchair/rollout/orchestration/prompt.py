@@ -26,6 +26,11 @@ ASK_FOR_ANSWER = (
     f"You have made many calls. Answer now, unless one more is indispensable: {MARKER} <the answer alone>"
 )
 
+BUDGET_SPENT = (
+    f"The budget is spent, no model can be asked any more. Answer now with what you have: {MARKER} <the answer alone>"
+)
+NOT_PAID = "Not made: the budget is spent."
+
 
 def opening(task: OrchestrationTask, system: str = SYSTEM) -> tuple[Message, ...]:
     """The messages that a rollout of ``task`` begins with."""

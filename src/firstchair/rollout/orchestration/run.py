@@ -64,10 +64,12 @@ async def run_orchestrations(
             yield traced(rollout, prices, tracer)
 
 
-def traced(rollout: Rollout, prices: PriceTable | None = None, tracer: Any = None) -> Trajectory:
-    """The record of a rollout, and its spans written where there is a ``tracer``."""
+def traced(
+    rollout: Rollout, prices: PriceTable | None = None, tracer: Any = None, *, parent: Any = None
+) -> Trajectory:
+    """The record of a rollout, and its spans written where there is a ``tracer``, below ``parent`` (a context)."""
     found = trajectory_of(rollout, prices)
-    trace_id = "" if tracer is None else emit_spans(tracer, rollout.episode.session, found)
+    trace_id = "" if tracer is None else emit_spans(tracer, rollout.episode.session, found, parent)
     return msgspec.structs.replace(found, trace_id=trace_id) if trace_id else found
 
 
@@ -96,7 +98,7 @@ def trajectory_of(rollout: Rollout, prices: PriceTable | None = None) -> Traject
         prompt_tokens=sum(usage.input + usage.cache_read + usage.cache_write for usage in used),
         completion_tokens=sum(usage.output for usage in used),
         policy_model=next((call.model for call in session.calls if call.model), str(session.meta["policy"])),
-        policy_cost_nano=_cost_of(session.calls, prices),
+        policy_cost_nano=policy_cost_nano(session.calls, prices),
         latency_s=notes.latency_s,
         seed=rollout.sampling_seed,
         error=error,
@@ -107,7 +109,7 @@ def trajectory_of(rollout: Rollout, prices: PriceTable | None = None) -> Traject
     )
 
 
-def _cost_of(calls: Iterable[ModelCall], prices: PriceTable | None) -> int | None:
+def policy_cost_nano(calls: Iterable[ModelCall], prices: PriceTable | None) -> int | None:
     """Nano-USD of the policy's calls; ``None`` when one has no known price."""
     total = 0
     for call in calls:

@@ -31,6 +31,7 @@ from firstchair.rollout.orchestration.rollout_tools import SharedTools
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.sandbox.spec import SandboxSpec, open_sandbox
 from firstchair.tools.spec import ToolsSpec
+from firstchair.tools.toolset import Toolset
 
 
 class Presentation(Strict):
@@ -44,8 +45,8 @@ class Presentation(Strict):
     """Models are random labels that tell nothing but class, size and cost tier."""
 
 
-class OrchestrationSetup(Strict):
-    """Experts, tools, offer, limits and grading of a run."""
+class RolloutParts(Strict):
+    """Experts, tools, offer and limits of rollouts."""
 
     catalog: Path | None = None
     """YAML file of experts and tools, over the packaged one."""
@@ -57,33 +58,49 @@ class OrchestrationSetup(Strict):
     """What beside models can be called. Each rollout works in a copy of its ``work_dir``."""
     offer: Presentation = Presentation()
     limits: OrchestrationLimits = OrchestrationLimits()
+
+
+class OrchestrationSetup(RolloutParts):
+    """The parts of a run, and how its answers are graded."""
+
     grading: AnswerGrading = AnswerGrading()
     sandbox: SandboxSpec | None = None
     """Where the tests of programming tasks run; without one their answers stay ungraded."""
 
 
 @dataclass(frozen=True)
-class OpenedSetup:
-    """Everything that rollouts share."""
+class OpenedParts:
+    """What rollouts share but the grader."""
 
     full: Offer
     """The experts of this run and the tools that were opened, before anything is sampled or anonymised."""
     prices: PriceTable
     experts: LiveExperts
-    grader: AnswerGrader
     tools: SharedTools | None
-    setup: OrchestrationSetup
+    parts: RolloutParts
 
-    def environment(self) -> OrchestrationEnvironment:
-        """One environment; what it shares stays open when it is closed."""
-        toolset = None if self.tools is None else self.tools.of_rollout()
-        return OrchestrationEnvironment(self.offer, self.experts, toolset, self.grader, self.setup.limits)
+    def toolset(self) -> Toolset | None:
+        """The tools of one rollout; what is shared stays open when they are closed."""
+        return None if self.tools is None else self.tools.of_rollout()
 
     def offer(self, task: OrchestrationTask, seed: int) -> Sequence[OnOffer]:
         """What one rollout is offered: a function of the task and its environment's seed."""
-        shown, rng = self.setup.offer, random.Random(f"{seed}:{task.task_id}:offer")
+        shown, rng = self.parts.offer, random.Random(f"{seed}:{task.task_id}:offer")
         found = sampled(self.full, rng, jitter=shown.jitter) if shown.sampled else self.full
         return (anonymised(found, rng) if shown.anonymised else found).offered
+
+
+@dataclass(frozen=True)
+class OpenedSetup:
+    """Everything that rollouts share."""
+
+    parts: OpenedParts
+    grader: AnswerGrader
+
+    def environment(self) -> OrchestrationEnvironment:
+        """One environment; what it shares stays open when it is closed."""
+        parts = self.parts
+        return OrchestrationEnvironment(parts.offer, parts.experts, parts.toolset(), self.grader, parts.parts.limits)
 
 
 @asynccontextmanager
@@ -92,13 +109,23 @@ async def open_setup(setup: OrchestrationSetup, environ: Mapping[str, str]) -> A
 
     Raises ``ConfigError`` naming what is missing: an expert without a key, an index, a package, a sandbox.
     """
-    catalog, prices = ExpertCatalog.load(setup.catalog, exclusions(environ)), PriceTable.load(setup.prices)
-    if setup.experts:
-        catalog = catalog.only(setup.experts)
+    async with open_parts(setup, environ) as parts, AsyncExitStack() as stack:
+        sandbox = None if setup.sandbox is None else open_sandbox(setup.sandbox)
+        grader = open_answer_grader(setup.grading, sandbox)
+        stack.push_async_callback(grader.close)
+        yield OpenedSetup(parts, grader)
+
+
+@asynccontextmanager
+async def open_parts(wanted: RolloutParts, environ: Mapping[str, str]) -> AsyncIterator[OpenedParts]:
+    """Open experts and tools, and close them at the end. Raises as ``open_setup`` does."""
+    catalog, prices = ExpertCatalog.load(wanted.catalog, exclusions(environ)), PriceTable.load(wanted.prices)
+    if wanted.experts:
+        catalog = catalog.only(wanted.experts)
     async with AsyncExitStack() as stack:
         tools = None
-        if setup.tools is not None:
-            tools = await SharedTools.open(setup.tools)
+        if wanted.tools is not None:
+            tools = await SharedTools.open(wanted.tools)
             stack.push_async_callback(tools.close)
         offered = tools.tools if tools is not None else ()
         known = catalog.with_tools(offered)
@@ -106,7 +133,4 @@ async def open_setup(setup: OrchestrationSetup, environ: Mapping[str, str]) -> A
         catalog = known.model_copy(update={"tools": tuple(one for one in known.tools if one.name in names)})
         experts = LiveExperts(catalog, prices, environ)
         stack.push_async_callback(experts.close)
-        sandbox = None if setup.sandbox is None else open_sandbox(setup.sandbox)
-        grader = open_answer_grader(setup.grading, sandbox)
-        stack.push_async_callback(grader.close)
-        yield OpenedSetup(offer_of(catalog, prices), prices, experts, grader, tools, setup)
+        yield OpenedParts(offer_of(catalog, prices), prices, experts, tools, wanted)

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 
 
-def emit_spans(tracer: Tracer, session: Session, found: Trajectory) -> str:
-    """Write the spans of ``found``, which was recorded as ``session``; the trace's id as 32 hex digits.
+def emit_spans(tracer: Tracer, session: Session, found: Trajectory, parent: Any = None) -> str:
+    """Write the spans of ``found``, which was recorded as ``session``; the trace's id as 32 hex digits. ``parent`` is
+    the context of whoever asked for it, where there is one.
 
     Each span stands at the time when it happened. Empty when the SDK does not sample the trace.
     """
     from opentelemetry.trace import format_trace_id, set_span_in_context
 
     start = _ns(session.created_at)
-    root = tracer.start_span("invoke_agent orchestrator", start_time=start, attributes=_of_rollout(session, found))
+    attributes = _of_rollout(session, found)
+    root = tracer.start_span("invoke_agent orchestrator", context=parent, start_time=start, attributes=attributes)
     last = start + round(found.latency_s * NS)
     if found.correct is not None:
         label = "correct" if found.correct else "wrong"

@@ -51,7 +51,7 @@ class TrajectoryEnd(StrEnum):
     PARSE_FAILURES = "parse_failures"
     """Too many calls that could not be read or name no tool."""
     CUT = "cut"
-    """Another limit of the episode: tokens, wall clock, context, the provider's filter."""
+    """Another limit of the episode: tokens, wall clock, context, budget, the provider's filter."""
     FAILED = "failed"
     """The machinery broke; nothing is said about the policy."""
 
