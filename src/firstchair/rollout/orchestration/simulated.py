@@ -66,7 +66,7 @@ EXPERTS: tuple[SimulatedExpert, ...] = (
             latency_s=15,
         ),
         ModelPrice.model_validate({"input": 0.1, "output": 0.15}),
-        skill=(0.97, 0.84, 0.10),
+        skill=(0.97, 0.70, 0.10),
     ),
     SimulatedExpert(
         Expert(
