@@ -239,6 +239,13 @@ def test_an_unknown_source_names_the_known(text, said):
         open_streams(text, SkipBad())
 
 
+def test_a_file_of_tasks_may_have_any_name_and_no_source_is_meant_by_it(tmp_path):
+    path = jsonl(tmp_path / "lr=0.1.jsonl", [{"task_id": "a", "problem": "x"}])
+    assert [task.task_id for task in read_tasks(path)] == ["a"]
+    with pytest.raises(ConfigError, match="general_thought: no such file; check the path"):
+        list(read_tasks(Path("general_thought")))
+
+
 def test_a_directory_without_rows_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     for path in (tmp_path, tmp_path / "notes.txt"):

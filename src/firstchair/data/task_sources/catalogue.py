@@ -88,6 +88,13 @@ def open_streams(text: str, skip: SkipBad) -> list[TaskStream]:
     return _local(OWN, Path(text), skip)
 
 
+def own_files(path: Path, skip: SkipBad) -> list[TaskStream]:
+    """A file or directory of tasks as streams, whatever its name. Raises ``ConfigError`` when there is none."""
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file; check the path")
+    return _local(OWN, path, skip)
+
+
 def _local(source: TaskSource, path: Path, skip: SkipBad) -> list[TaskStream]:
     files = local_files(path)
     regions = _regions(source) if all(file.name.endswith(PARQUET) for file in files) else [None]

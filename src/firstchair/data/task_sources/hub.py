@@ -30,7 +30,7 @@ class HubFiles:
                 files = sorted(str(path) for path in found if str(path).endswith(PARQUET))
                 if files:
                     return files
-        raise ConfigError(f"{self.repo_id}: no Parquet file on the hub; download it and give its directory")
+        raise ConfigError(f"{self.repo_id}: no Parquet file on the hub; download it and give NAME=DIRECTORY")
 
     @contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
@@ -55,7 +55,7 @@ def _explained(repo_id: str) -> Iterator[None]:
     except ImportError:  # a file system of somebody else's
         yield
         return
-    fix = f"download it elsewhere (hf download --repo-type dataset {repo_id}) and give its directory"
+    fix = f"download it elsewhere (hf download --repo-type dataset {repo_id}) and give NAME=DIRECTORY"
     try:
         yield
     except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:

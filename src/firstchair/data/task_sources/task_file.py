@@ -11,7 +11,7 @@ import msgspec
 
 from firstchair.core.errors import ConfigError, DataError
 from firstchair.core.jsonl import SkipBad, write_jsonl
-from firstchair.data.task_sources.catalogue import OWN, open_streams
+from firstchair.data.task_sources.catalogue import own_files
 from firstchair.data.task_sources.own_tasks import task_of
 from firstchair.rewards.answers.by_domain import Way, way_of
 from firstchair.rollout.orchestration.task import OrchestrationTask
@@ -24,8 +24,7 @@ def read_tasks(path: Path, ids: Collection[str] | None = None) -> Iterator[Orche
     there is nothing.
     """
     seen: set[str] = set()
-    for stream in open_streams(str(path), SkipBad()):
-        assert stream.source is OWN
+    for stream in own_files(path, SkipBad()):
         for row in stream.rows:
             try:
                 task = task_of(row.fields)
