@@ -75,6 +75,62 @@ def test_an_answer_that_leaves_before_the_test_or_fails_it_has_not_passed(answer
     assert found.detail
 
 
+FORGERIES = {
+    "exits in the test": "def add(a, b): raise SystemExit(0)",
+    "exits in the test from code of that name": "exec(compile('def add(a, b): raise SystemExit', 'test.py', 'exec'))",
+    "looks into the frames below it": """
+import os, sys
+def add(a, b):
+    frame = sys._getframe()
+    while frame:
+        for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+            for word in value.values() if isinstance(value, dict) else [value]:
+                if isinstance(word, str | bytes) and len(word) == 32:
+                    for descriptor in range(3, 12):
+                        try:
+                            os.write(descriptor, word if isinstance(word, bytes) else word.encode())
+                        except OSError:
+                            pass
+        frame = frame.f_back
+    os._exit(0)
+""",
+    "looks at all objects": "import gc\ndef add(a, b): return 3 if gc.get_objects() else 0",
+    "moves the frame below on": "import sys\nsys.settrace(lambda *_: None)\ndef add(a, b): return 3",
+    "says that it has passed": "import sys\ndef add(a, b): sys.audit('firstchair.passed')",
+    "says so whenever anything happens": "import sys\nsys.addaudithook(lambda *_: sys.audit('firstchair.passed'))",
+    "patches what runs the test": "import builtins as b, os\nos._exit = b.exec = b.compile = lambda *_: None",
+}
+
+
+@pytest.mark.parametrize("answer", FORGERIES.values(), ids=FORGERIES)
+def test_an_answer_cannot_say_itself_that_it_passed(answer):
+    assert grade(answer, "assert add(1, 2) == 3").correct is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "import unittest\nunittest.TestCase.assertEqual = lambda *_: None",
+        "import sys, types\nsys.modules['unittest'] = types.SimpleNamespace(TestCase=object, main=lambda **_: None)",
+        "import unittest\ndef add(a, b):\n    del globals()['T'].test\n    unittest.main(argv=['t'])",
+    ],
+)
+def test_an_answer_cannot_bring_its_own_unittest(answer):
+    test = (
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 2), 3)\n"
+        "unittest.main(argv=['t'])"
+    )
+    assert grade(answer + "\nif 'add' not in globals():\n    def add(a, b): return 0", test).correct is False
+
+
+def test_a_test_that_exits_by_itself_is_told_how_to_end():
+    found = grade(ADD, "assert add(1, 2) == 3\nimport sys\nsys.exit(0)")
+    assert (found.correct, found.detail.partition("; ")[2]) == (
+        False,
+        "a test ends by itself or with unittest.main()",
+    )
+
+
 def test_what_an_answer_prints_and_closes_does_not_count_against_it():
     noisy = "import sys\nprint('x' * 100_000)\nsys.stdout.close()\n" + ADD
     assert grade(noisy, "assert add(1, 2) == 3").correct is True

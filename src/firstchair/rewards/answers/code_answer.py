@@ -6,7 +6,6 @@ import asyncio
 import re
 import secrets
 import sys
-import tempfile
 from pathlib import Path
 
 from pydantic import Field
@@ -14,6 +13,7 @@ from pydantic import Field
 from firstchair.core.config import Strict
 from firstchair.core.errors import GradingError
 from firstchair.core.jsontext import dumps
+from firstchair.core.scratch import scratch_dir
 from firstchair.rewards.answers.base import Grade
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.sandbox.base import Sandbox, SandboxEnd, SandboxLimits, SandboxResult
@@ -75,10 +75,10 @@ class CodeGrader:
         )
         job = dumps({"code": code, "test": test, "begun": begun, "passed": passed})
         async with self._slots:
-            with tempfile.TemporaryDirectory(prefix="firstchair-test-", ignore_cleanup_errors=True) as work_dir:
+            with scratch_dir("firstchair-test-") as work_dir:
                 result = await self._sandbox.run(
                     (self._tests.python, "-I", "-c", self._runner),
-                    work_dir=Path(work_dir),
+                    work_dir=work_dir,
                     stdin=job.encode("utf-8", "surrogatepass"),
                     limits=limits,
                 )

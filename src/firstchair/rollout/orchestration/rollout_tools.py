@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from firstchair.chat.messages import Message, Tool, ToolCall, tool_result
+from firstchair.core.scratch import remove_tree
 from firstchair.sandbox.base import Sandbox
 from firstchair.tools.spec import ToolsSpec, needs_work_dir, open_tools, sandbox_of
 from firstchair.tools.toolbox import ToolBox
@@ -96,6 +97,7 @@ class RolloutTools:
         if box is not None:
             await box.close()
         if directory is not None:
+            remove_tree(directory.name)  # of programs that a model wrote
             directory.cleanup()
 
 

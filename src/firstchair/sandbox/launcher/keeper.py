@@ -148,14 +148,10 @@ def _home(job: Job) -> Iterator[Job]:
     if job.view is not None or job.caps is None:
         yield job
         return
-    import shutil  # here: what they bring along would make every fork slower
-    import tempfile
+    from firstchair.core.scratch import scratch_dir  # here: what it brings along would make every fork slower
 
-    folder = tempfile.mkdtemp(prefix="firstchair-sandbox-")
-    try:
-        yield replace(job, environment={**job.environment, "HOME": folder, "TMPDIR": folder})
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch_dir("firstchair-sandbox-") as folder:
+        yield replace(job, environment={**job.environment, "HOME": str(folder), "TMPDIR": str(folder)})
 
 
 def _start(job: Job, owner: int | None, own: _Descriptors) -> tuple[int, _Near]:
