@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "firstchair.cli.orchestrate",
             "Let a model solve tasks by calling other models and tools; keep every graded trajectory.",
         ),
+        "serve": (
+            "firstchair.cli.serve",
+            "An orchestrator of models and tools behind OpenAI's Chat Completions.",
+        ),
         "experts": ("firstchair.cli.experts", "Models that are asked as tools: list, ask, describe by measurement."),
         "prices": ("firstchair.cli.prices", "What models cost: show the dated table, update it."),
         "tools": ("firstchair.cli.tools", "Real tools: list, call by hand, index a folder for search."),

@@ -317,13 +317,18 @@ def make_server(app: Any, *, drain_s: float) -> WorkerServer:
     return WorkerServer(config)
 
 
-async def run_server(app: Any, listener: socket.socket, *, drain_s: float, parent_fd: int, on_stop: Any) -> None:
-    """Serve until SIGTERM, or until the other end of ``parent_fd`` closes. ``on_stop``: called when that begins."""
+async def run_server(
+    app: Any, listener: socket.socket, *, drain_s: float, parent_fd: int | None, on_stop: Callable[[], None]
+) -> None:
+    """Serve until SIGTERM, or until the other end of ``parent_fd`` closes; a process without a parent heeds Ctrl-C
+    too. ``on_stop``: called when the stop begins.
+    """
     server = make_server(app, drain_s=drain_s)
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        loop.remove_reader(parent_fd)
+        if parent_fd is not None:
+            loop.remove_reader(parent_fd)
         on_stop()
         BoundedProtocol.stopping = True
         for connection in list(server.server_state.connections):
@@ -341,5 +346,8 @@ async def run_server(app: Any, listener: socket.socket, *, drain_s: float, paren
             server.should_exit = True
 
     loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_reader(parent_fd, stop)
+    if parent_fd is None:
+        loop.add_signal_handler(signal.SIGINT, stop)
+    else:
+        loop.add_reader(parent_fd, stop)
     await server.serve(sockets=[listener])

@@ -23,19 +23,17 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import orjson
 
-from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, FirstchairError
 from firstchair.core.extras import require
 from firstchair.gateway.config import GatewayConfig, Listen, check_providers
 from firstchair.gateway.console.process import admin_main
+from firstchair.gateway.json_log import JsonLines, frames_of, log
 from firstchair.gateway.reload import (
     PREPARE_S,
     USE_S,
@@ -68,28 +66,6 @@ Main = Callable[[GatewayConfig, int, socket.socket], None]
 """What a child does: with the configuration in force, a pipe that ends with its parent, its end of the line."""
 
 
-def log(event: str, **fields: Any) -> None:
-    """One JSON line to stderr. Never content: no bodies, headers or keys."""
-    line = orjson.dumps({"at": utc_now(), "event": event, "pid": os.getpid(), **fields}, default=str)
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(line.decode() + "\n")
-        sys.stderr.flush()
-
-
-class _JsonLines(logging.Handler):
-    """What libraries and workers log, as our lines: message and place, never a value from a traceback."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        fields: dict[str, Any] = {"level": record.levelname.lower(), "logger": record.name}
-        if record.exc_info and record.exc_info[0] is not None:
-            fields |= {"error": record.exc_info[0].__name__, "frames": _frames(record.exc_info[2])}
-        log("log", text=record.getMessage().strip(), **fields)
-
-
-def _frames(trace: Any) -> list[str]:
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]
-
-
 @dataclass
 class _Child:
     """One process and how to start it again."""
@@ -115,7 +91,7 @@ def serve(load: Callable[[], GatewayConfig]) -> int:
     require("gateway")
     os.umask(0o077)  # what is written here holds what people wrote: for the gateway's user alone
     config = load()
-    logging.basicConfig(level=logging.WARNING, handlers=[_JsonLines()], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[JsonLines()], force=True)
     if not hasattr(os, "fork"):
         raise ConfigError("gateway serve: this system cannot fork processes; run it on Linux or macOS")
     _prepare(config)
@@ -334,7 +310,7 @@ class _Parent:
         except FirstchairError as error:
             log("failed", process=child.name, error=str(error))
         except BaseException as error:  # noqa: BLE001 - a process's main function: recorded, exit code 1
-            log("crashed", process=child.name, error=type(error).__name__, frames=_frames(error.__traceback__))
+            log("crashed", process=child.name, error=type(error).__name__, frames=frames_of(error.__traceback__))
         finally:
             os._exit(code)
 

@@ -67,7 +67,9 @@ def build_app(actor: Actor | AsyncActor, model: str = "desk-teacher") -> Starlet
     def endpoint(dialect: Dialect) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             try:
-                return await _answer(dialect, actor, model, cache, await _body(request))
+                return await _answer(dialect, actor, model, cache, await read_body(request, MAX_BODY_BYTES))
+            except TooLong as error:
+                return _json(dialect.error(413, str(error), None), 413)
             except _Refused as refused:
                 return _json(dialect.error(refused.status, str(refused), refused.param), refused.status)
             except BadRequest as error:
@@ -79,9 +81,7 @@ def build_app(actor: Actor | AsyncActor, model: str = "desk-teacher") -> Starlet
         return answer
 
     async def models(request: Request) -> Response:
-        row = {"id": model, "object": "model", "created": started, "owned_by": "firstchair"}
-        row |= {"type": "model", "display_name": model, "created_at": "2026-01-01T00:00:00Z"}
-        return _json({"object": "list", "data": [row], "has_more": False, "first_id": model, "last_id": model})
+        return _json(model_list(model, started))
 
     async def health(request: Request) -> Response:
         return _json({"status": "ok", "model": model})
@@ -102,6 +102,13 @@ def build_app(actor: Actor | AsyncActor, model: str = "desk-teacher") -> Starlet
     )
 
 
+def model_list(model: str, created: int) -> dict[str, Any]:
+    """What ``GET /v1/models`` answers, in both dialects at once."""
+    row = {"id": model, "object": "model", "created": created, "owned_by": "firstchair"}
+    row |= {"type": "model", "display_name": model, "created_at": "2026-01-01T00:00:00Z"}
+    return {"object": "list", "data": [row], "has_more": False, "first_id": model, "last_id": model}
+
+
 class _Refused(Exception):
     """A request refused with a status of its own."""
 
@@ -110,12 +117,17 @@ class _Refused(Exception):
         super().__init__(message)
 
 
-async def _body(request: Request) -> bytes:
+class TooLong(Exception):
+    """A body is longer than it may be."""
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body. Raises ``TooLong`` when it has more than ``most`` bytes."""
     size, parts = 0, []
     async for part in request.stream():
         size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise _Refused(413, f"the body is longer than {MAX_BODY_BYTES:,} bytes; shorten the conversation")
+        if size > most:
+            raise TooLong(f"the body is longer than {most:,} bytes; shorten the conversation")
         parts.append(part)
     return b"".join(parts)
 

@@ -91,7 +91,7 @@ class Ask:
 
 _chat = msgspec.json.Decoder(ChatRequest)
 _messages = msgspec.json.Decoder(MessagesRequest)
-Body = TypeVar("Body", ChatRequest, MessagesRequest)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class ToolCache:
@@ -117,7 +117,11 @@ class ToolCache:
 
 def read_openai(body: bytes, tools: ToolCache) -> Ask:
     """A Chat Completions body. Raises ``BadRequest`` naming the field."""
-    request = _decode(_chat, body)
+    return ask_of(decoded(_chat, body), tools)
+
+
+def ask_of(request: ChatRequest, tools: ToolCache) -> Ask:
+    """What a Chat Completions request asks for. Raises ``BadRequest`` naming the field."""
     refuse("n", request.n not in (None, 1), "one choice is all there is")
     refuse("stop", bool(request.stop), "stop sequences are not supported")
     refuse("logprobs", bool(request.logprobs), "a program has no probabilities")
@@ -142,7 +146,7 @@ def read_openai(body: bytes, tools: ToolCache) -> Ask:
 
 def read_anthropic(body: bytes, tools: ToolCache) -> Ask:
     """A Messages body. Raises ``BadRequest`` naming the field."""
-    request = _decode(_messages, body)
+    request = decoded(_messages, body)
     choice = request.tool_choice
     kind = choice.get("type") if isinstance(choice, dict) else choice
     refuse("tool_choice", kind not in (None, "auto"), "the model chooses by itself; use {'type': 'auto'}")
@@ -192,7 +196,8 @@ def _actable(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return messages
 
 
-def _decode(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+def decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """``body`` as the decoder's type. Raises ``BadRequest`` naming the field."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
