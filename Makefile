@@ -6,8 +6,9 @@ VLLM := .venv-vllm
 SMOLLM := .slow/smollm2-135m
 LLAMA := .venv-llama
 VERIFIERS := .venv-verifiers
+INSPECT := .venv-inspect
 
-.PHONY: demo test check check-slow slow-env llama-env verifiers-env format clean
+.PHONY: demo test check check-slow slow-env llama-env verifiers-env inspect-env format clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -61,9 +62,17 @@ $(VERIFIERS)/.ready: pyproject.toml
 	$(VERIFIERS)/bin/pip install --quiet verifiers==0.4.0 -e '.[gateway,mcp]'
 	touch $@
 
+inspect-env: $(INSPECT)/.ready ## Inspect and its benchmarks (0.8 GB), for `firstchair eval bench` and its slow tests
+
+# Exact versions: prompts and scorers of the benchmarks are theirs, and a score is comparable only under the same ones.
+$(INSPECT)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(INSPECT)
+	$(INSPECT)/bin/pip install --quiet inspect_ai==0.3.285 inspect_evals==0.26.0 openai==3.57.0 -e .
+	touch $@
+
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LLAMA) $(VERIFIERS) .slow demo-run
+	rm -rf $(VENV) $(VLLM) $(LLAMA) $(VERIFIERS) $(INSPECT) .slow demo-run

@@ -1,4 +1,4 @@
-"""``firstchair eval``: replay, compare, report, score, judge, labels."""
+"""``firstchair eval``: replay, compare, report, score, judge, labels, bench."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from firstchair.cli.bench import bench
 from firstchair.cli.session_options import AsJson, CallArguments, Force
 from firstchair.core.errors import ConfigError
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 labels_app = typer.Typer(no_args_is_help=True, help="Hand labels of decisions that code cannot decide.")
 app.add_typer(labels_app, name="labels")
+app.command()(bench)
 
 EngineKind = Literal["transformers", "openai", "anthropic", "scripted"]
 

@@ -13,6 +13,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "train": ("llguidance", "peft", "safetensors", "tokenizers", "torch", "transformers"),
         "gateway": ("httptools", "starlette", "uvicorn"),
         "mcp": ("mcp",),
+        "inspect": ("inspect_ai", "inspect_evals", "openai"),
         "tools": ("bm25s", "ddgs", "math_verify", "pyarrow", "pypdf"),
     }
 )

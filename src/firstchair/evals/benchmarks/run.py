@@ -1,0 +1,275 @@
+"""One run: K seeds over the same samples, and what it leaves.
+
+    OUT/rows.jsonl       a line for each sample and seed
+    OUT/sessions.jsonl   the same with their conversations: `firstchair trajectories view OUT/sessions.jsonl`
+    OUT/summary.json     means with intervals, cost, latency, what was left out, and what was run
+    OUT/inspect/         Inspect's logs, one a seed: the whole trace of every sample (`inspect view`)
+
+The first two are written anew after every seed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from firstchair.catalog.prices import PriceTable
+from firstchair.core.atomic import make_dirs, write_text
+from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed, UpstreamError
+from firstchair.core.extras import require
+from firstchair.core.jsonl import write_jsonl
+from firstchair.core.jsontext import dumps
+from firstchair.engines.http_engine import key_from
+from firstchair.evals.benchmarks.catalogue import Benchmark, subset_of
+from firstchair.evals.benchmarks.records import read_records
+from firstchair.evals.benchmarks.rows import BenchRow
+from firstchair.evals.benchmarks.samples import row_of, session_of
+from firstchair.evals.benchmarks.summary import Summary, summarize
+from firstchair.traces.session import Session
+
+TRIES = 6
+"""Of each call, of the endpoint and of the helper: after 429, 5xx and timeouts, with exponential waits and jitter."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model at a server."""
+
+    model: str
+    base_url: str = ""
+    """Of an OpenAI-compatible server, with ``/v1``; empty: ``model`` is a name of Inspect's, ``anthropic/…``."""
+    key_env: str = ""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How to run a benchmark."""
+
+    endpoint: Endpoint
+    helper: Endpoint | None = None
+    """The grader or the simulated user, of a benchmark that has one."""
+    subset: str = ""
+    n: int | None = None
+    seeds: int = 1
+    """Generation seeds 0 … K−1. The samples are the same under each."""
+    draw_seed: int = 0
+    records: Path | None = None
+    sandbox: str = "docker"
+    temperature: float | None = None
+    """``None``: the endpoint's own."""
+    max_tokens: int | None = None
+    timeout_s: int = 600
+    """Of one try of one call."""
+    concurrency: int = 8
+    prices: PriceTable = field(default_factory=PriceTable.load)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """``summary.json``: what was run, and the numbers."""
+
+    benchmark: str
+    title: str
+    dataset: str
+    subset: str
+    records: str
+    """The local file; empty for the data set itself."""
+    model: str
+    base_url: str
+    helper: str
+    n: int | None
+    draw_seed: int
+    seeds: tuple[int, ...]
+    temperature: float | None
+    max_tokens: int | None
+    sandbox: str
+    prices: str
+    versions: dict[str, str]
+    summary: Summary
+
+
+def run_benchmark(
+    bench: Benchmark,
+    options: BenchOptions,
+    out: Path,
+    *,
+    done: Callable[[int, list[BenchRow]], None] = lambda *_: None,
+) -> Run:
+    """Run it; ``done`` hears each seed with its rows.
+
+    Raises ``ConfigError`` for what is missing or cannot be, ``DataError`` for bad records, ``UpstreamError`` for a
+    data set that cannot be had, ``RunFailed`` when Inspect itself fails or was interrupted.
+    """
+    subset = subset_of(bench, options.subset)
+    _refuse(bench, options, out)
+    require("inspect")
+    task = _load(bench, options, subset)
+    make_dirs(out)
+    rows: list[BenchRow] = []
+    sessions: list[Session] = []
+    for seed in range(options.seeds):
+        new: list[BenchRow] = []
+        for sample in _samples(_eval(task, options, bench, seed, out / "inspect")):
+            new.append(row_of(sample, seed, options.prices, options.endpoint.model))
+            sessions.append(session_of(sample, new[-1], benchmark=bench.name))
+        rows += new
+        write_jsonl(out / "rows.jsonl", (msgspec.to_builtins(row) for row in rows), force=True)
+        write_jsonl(out / "sessions.jsonl", (msgspec.to_builtins(one) for one in sessions), force=True)
+        done(seed, new)
+    run = _run(bench, options, subset, rows)
+    write_text(out / "summary.json", dumps(msgspec.to_builtins(run)) + "\n", force=True)
+    return run
+
+
+def _refuse(bench: Benchmark, options: BenchOptions, out: Path) -> None:
+    """Everything that can be told before anything is loaded."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out: {out} exists; a run is never overwritten, choose another directory")
+    if bench.helper is not None and options.helper is None:
+        does = "grades the answers" if bench.helper == "grader" else "plays the customer"
+        raise ConfigError(f"--helper: {bench.name} needs a model that {does}; name one")
+    if bench.sandbox and options.sandbox == "docker" and shutil.which("docker") is None:
+        raise ConfigError(
+            f"--sandbox: {bench.name} gives the model a shell in a container, and docker is not installed; install "
+            "it, or choose `local`, which runs the model's programs on this machine, as this user and unconfined"
+        )
+    for name, endpoint in (("--base-url", options.endpoint), ("--helper-base-url", options.helper)):
+        parts = urlsplit(endpoint.base_url if endpoint is not None else "")
+        if parts.username is not None or parts.query:
+            raise ConfigError(f"{name}: found a user or a query in it; leave them out and name the key's variable")
+
+
+def _load(bench: Benchmark, options: BenchOptions, subset: str) -> Any:
+    from firstchair.evals.benchmarks.tasks import BUILD, Wanted, drawn_task
+
+    path = options.records
+    records = None if path is None else read_records(bench.name, path)
+    if records is None:
+        _reach_hub(bench)
+    wanted = Wanted(subset, options.sandbox, records, None if path is None else path.parent)
+    try:
+        return drawn_task(BUILD[bench.name], wanted, options.n, options.draw_seed)
+    except FirstchairError:
+        raise
+    except Exception as error:  # a loader raises whatever its many libraries do
+        why = _words(error)
+        if path is not None:
+            raise DataError(f"{why}; expected records in the shape of {bench.dataset}", path=str(path)) from error
+        raise _not_to_be_had(bench, why) from error
+
+
+def _reach_hub(bench: Benchmark) -> None:
+    """Ask the hub for the data set before a loader does, which tries for minutes and says less."""
+    if bench.source != "hub" or os.environ.get("HF_HUB_OFFLINE"):
+        return
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+    try:
+        HfApi().auth_check(bench.dataset, repo_type="dataset")
+    except GatedRepoError:
+        raise ConfigError(
+            f"{bench.name}: {bench.dataset} is handed out only to accounts that accepted its terms; accept them on "
+            "its page and set HF_TOKEN to a token of that account, or give local records with --records FILE.jsonl"
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        raise _not_to_be_had(bench, _words(error)) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("httpx", "httpx2", "requests"):
+            raise
+        raise _not_to_be_had(bench, _words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    """Its type, and the beginning of what it says; of a program what it wrote."""
+    said = str(getattr(error, "stderr", "") or error).strip()
+    return f"{type(error).__name__}: {' '.join(said.split())[:300]}"
+
+
+def _not_to_be_had(bench: Benchmark, why: str) -> UpstreamError:
+    cached = " (HF_HUB_OFFLINE=1 uses what was downloaded before)" if bench.source == "hub" else ""
+    return UpstreamError(
+        f"{bench.name}: the data set {bench.dataset} cannot be had ({why}); check the network{cached}, or give local "
+        "records in its shape with --records FILE.jsonl",
+        retryable=True,
+    )
+
+
+def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: Path) -> Any:
+    """Inspect's log of one seed."""
+    from inspect_ai import eval as inspect_eval
+    from inspect_ai.model import GenerateConfig
+
+    retried = {"max_retries": TRIES - 1, "attempt_timeout": options.timeout_s, "max_connections": options.concurrency}
+    own = GenerateConfig(**retried, seed=seed, temperature=options.temperature, max_tokens=options.max_tokens)
+    roles = {}
+    if bench.helper is not None and options.helper is not None:
+        roles[bench.helper] = _model(options.helper, GenerateConfig(**retried), "--helper-key-env")
+    (log,) = inspect_eval(
+        task,
+        model=_model(options.endpoint, own, "--api-key-env"),
+        model_roles=roles,
+        log_dir=str(logs),
+        display="none",
+        log_level="error",
+        log_realtime=False,
+        log_model_api=True,  # the endpoint's own word on its cost stands in its answers alone
+        score_display=False,
+        ctl_server=False,
+        fail_on_error=False,
+        max_samples=options.concurrency,
+        metadata={"firstchair_seed": seed},
+    )
+    if log.status == "success":
+        return log
+    why = "interrupted" if log.status == "cancelled" or log.error is None else log.error.message
+    raise RunFailed(f"{bench.name}, seed {seed}: {' '.join(str(why).split())[:500]}; see {log.location}")
+
+
+def _model(endpoint: Endpoint, config: Any, flag: str) -> Any:
+    from inspect_ai.model import get_model
+
+    if not endpoint.base_url:
+        return get_model(endpoint.model, config=config)
+    return get_model(
+        f"openai-api/firstchair/{endpoint.model}",
+        base_url=endpoint.base_url,
+        api_key=key_from(endpoint.key_env, field=flag),
+        config=config,
+    )
+
+
+def _samples(log: Any) -> Iterator[Any]:
+    """The samples of a log, one at a time in memory."""
+    from inspect_ai.log import read_eval_log_samples
+
+    yield from read_eval_log_samples(log.location, all_samples_required=False, resolve_attachments=True)
+
+
+def _run(bench: Benchmark, options: BenchOptions, subset: str, rows: list[BenchRow]) -> Run:
+    return Run(
+        benchmark=bench.name,
+        title=bench.title,
+        dataset=bench.dataset,
+        subset=subset,
+        records="" if options.records is None else str(options.records),
+        model=options.endpoint.model,
+        base_url=options.endpoint.base_url,
+        helper="" if options.helper is None or bench.helper is None else options.helper.model,
+        n=options.n,
+        draw_seed=options.draw_seed,
+        seeds=tuple(range(options.seeds)),
+        temperature=options.temperature,
+        max_tokens=options.max_tokens,
+        sandbox=options.sandbox if bench.sandbox else "",
+        prices=options.prices.version,
+        versions={name: version(name) for name in ("inspect_ai", "inspect_evals")},
+        summary=summarize(rows, range(options.seeds)),
+    )

@@ -1,0 +1,153 @@
+"""Every benchmark's stand-in against a real server, in the environment that ``make inspect-env`` makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.services import missing
+
+from firstchair.catalog.token_counts import TokenCounts
+from firstchair.chat.messages import ToolCall
+from firstchair.data.orchestration.views import views_of
+from firstchair.testing.scripted_upstream import Fault, Reply, Script, Seen, scripted_upstream
+
+ROOT = Path(__file__).parents[3]
+NAMES = ("mmlu_pro", "supergpqa", "frames", "hle", "bfcl", "tau2", "gaia")
+
+LETTERS = {"7 times 8": "C", "photosynthesis": "B", "falls freely": "D", "cheque": "B"}
+"""Of MMLU-Pro; the last is wrong."""
+LETTERS |= {"derivative": "A", "insulin": "C", "splits its input": "A"}
+"""Of SuperGPQA; the last is wrong."""
+CALLS = {
+    "30 by 40": [("rectangle_area", {"width": 30, "height": 40})],
+    "in Oslo": [("rectangle_area", {"width": 1, "height": 1})],
+    "Rome and in Bern": [("get_weather", {"city": "Rome"}), ("get_weather", {"city": "Bern"})],
+}
+"""Of BFCL; the second is wrong."""
+SUBMITTED = {"spiders": "24", "nearest to the sun": "mercury", "primary colours": "red, green, blue"}
+"""Of GAIA; the last is wrong."""
+
+
+class World:
+    """A candidate and a helper that always do the same, but for faults of the helper."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def answer(self, seen: Seen) -> Reply:
+        messages = seen.body["messages"]
+        text = json.dumps(messages, ensure_ascii=False)
+        if seen.body["model"] == "judge":
+            return self.helper(messages, text)
+        reply = {"usage": TokenCounts(input=100, cache_read=20, output=10), "model": "candidate-2026-11"}
+        for key, letter in LETTERS.items():
+            if key in text:
+                return Reply(text=f"Let me think.\n\nANSWER: {letter}", **reply)
+        for key, calls in CALLS.items():
+            if key in text:
+                made = tuple(ToolCall.of(f"c{i}", name, given) for i, (name, given) in enumerate(calls))
+                return Reply(calls=made, **reply)
+        for key, answer in SUBMITTED.items():
+            if key in text and seen.body.get("tools"):
+                return Reply(calls=(ToolCall.of("c0", "submit", {"answer": answer}),), **reply)
+        return Reply(text="20 times 30 are 600. Answer: 24\nConfidence: 70%", **reply)
+
+    def helper(self, messages: list[dict[str, Any]], text: str) -> Reply:
+        if "<scenario>" in text:  # the customer of tau2
+            turns = sum(message["role"] == "assistant" for message in messages)
+            return Reply(text="What do you say?" if turns == 0 else "###STOP###", model="helper-1")
+        if "reference answer" in text:  # FRAMES
+            if "Eiffel" in text:
+                return Reply(text='{"reason": "the same", "verdict": "correct"}', model="helper-1")
+            if "Bologna" in text:
+                return Reply(text='```json\n{"reason": "other", "verdict": "not correct"}\n```', model="helper-1")
+            return Reply(text="I would say it is correct.", model="helper-1")
+        if "rotations of a cube" in text:  # HLE; its first try is turned away
+            self.asked["cube"] += 1
+            fault = Fault("status", status=429) if self.asked["cube"] == 1 else None
+            return Reply(text="The same.\nGRADE: C", fault=fault, model="helper-1")
+        if "noble gas" in text:
+            return Reply(text="Another one, so it is not correct.\nGRADE: I", model="helper-1")
+        return Reply(fault=Fault("status", status=400, message="no images here"))
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Benchmark → its run, and under ``out`` where they are."""
+    python = ROOT / ".venv-inspect" / "bin" / "python"
+    if not python.exists():
+        missing("Inspect", "make inspect-env")
+    out = tmp_path_factory.mktemp("bench")
+    script = Path(__file__).with_name("inspect_play.py")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with scripted_upstream(Script(by=World().answer)) as upstream:
+        command = [python, script, f"{upstream.base_url}/v1", out, *NAMES]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {"out": out, **{run["benchmark"]: run for run in runs}}
+
+
+def rows(played: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    assert "error" not in played[name], played[name]
+    return [json.loads(line) for line in (played["out"] / name / "rows.jsonl").read_text().splitlines()]
+
+
+def grades(played: dict[str, Any], name: str) -> dict[str, Any]:
+    """Sample → score under seed 0; seed 1 must say the same."""
+    both = [{row["sample_id"]: row["score"] for row in rows(played, name) if row["seed"] == seed} for seed in (0, 1)]
+    assert both[0] == both[1]
+    return both[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mmlu_pro", [1.0, 1.0, 1.0, 0.0]),
+        ("supergpqa", [1.0, 1.0, 0.0]),
+        ("frames", [1.0, 0.0, None]),
+        ("hle", [1.0, 0.0, None]),
+        ("bfcl", [0.0, 1.0, 1.0, 1.0]),
+        ("tau2", [1.0, 1.0]),
+        ("gaia", [1.0, 1.0, 0.0]),
+    ],
+)
+def test_a_stand_in_is_played_and_graded_by_the_benchmarks_own_scorer(
+    played: dict[str, Any], name: str, expected: list[float | None]
+):
+    found = grades(played, name)
+    assert [found[sample] for sample in sorted(found)] == expected
+    run, graded = played[name], [score for score in expected if score is not None]
+    summary = run["summary"]
+    assert summary["graded"] == 2 * len(graded)
+    assert summary["over_samples"]["value"] == pytest.approx(sum(graded) / len(graded))
+    assert summary["over_seeds"]["seeds"] == 2
+    assert summary["served_models"] == ["candidate-2026-11"]
+    # gpt-5: $1.25 in and $10 out a million tokens, cached input at its own price.
+    assert summary["cost"]["endpoint_usd"] > 0
+    assert summary["cost"]["usage"]["cache_read"] == 20 * sum(row["calls"] for row in rows(played, name))
+    views = list(views_of(played["out"] / name / "sessions.jsonl")())
+    assert [view.correct for view in views] == [row["correct"] for row in rows(played, name)]
+    assert all(view.messages for view in views)
+    assert len(list((played["out"] / name / "inspect").glob("*.eval"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_grader_that_fails_or_cannot_be_read_leaves_a_sample_ungraded(played: dict[str, Any]):
+    unread = [row for row in rows(played, "frames") if row["outcome"] != "graded"]
+    assert {row["outcome"] for row in unread} == {"ungraded"}
+    assert all(re.search(r"cannot be read: I would say it is correct", row["error"]) for row in unread)
+    broken = [row for row in rows(played, "hle") if row["outcome"] != "graded"]
+    assert {row["outcome"] for row in broken} == {"ungraded"}
+    assert all("no images here" in row["error"] for row in broken)
+    assert played["hle"]["summary"]["ungraded"] == 2
