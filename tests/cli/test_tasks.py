@@ -114,14 +114,17 @@ def test_bad_records_are_listed_beside(run, tmp_path, monkeypatch):
         (("import", "general_thought={thoughts}", "--out", "t", "--balance"), "--balance needs --limit"),
         (("show", "{own}", "--domain", "math"), "no task of domain math"),
         (("show", "{own}", "--id", "x"), "no task of id 'x'"),
-        (("split", "{own}", "--out", "s"), "would be empty"),
+        (("split", "{own}", "--out", "s"), "would be empty: 1 groups for 2 parts; give more sessions or tasks"),
+        (("stats", "{empty}"), "empty.jsonl: no task in it; expected one a row"),
+        (("stats", "{own}", "--split", "none/train"), "make one: firstchair data split, or tasks split"),
     ],
 )
 def test_what_a_user_gets_wrong_is_said(run, thoughts, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "own.jsonl"
     own.write_text('{"problem": "Why?"}\n')
-    code, _, err = run("tasks", *(str(one).format(thoughts=thoughts, own=own) for one in arguments))
+    (tmp_path / "empty.jsonl").write_text("")
+    code, _, err = run("tasks", *(one.format(thoughts=thoughts, own=own, empty="empty.jsonl") for one in arguments))
     assert code == 2
     assert said in err
     assert not (tmp_path / "t").exists()

@@ -35,12 +35,14 @@ class LineAppender:
     """
 
     def __init__(self, path: Path, *, fsync_s: float = 2.0):
-        """Opens ``path``, or makes it. Raises ``ConfigError`` while another process appends to it, ``RunFailed`` when
-        it cannot be written.
+        """Opens ``path``, or makes it. Raises ``ConfigError`` for a directory and while another process appends to
+        it, ``RunFailed`` when it cannot be written.
         """
         self.path, self._fsync_s = path, fsync_s
         try:
             self._handle = path.open("ab+", buffering=0)
+        except IsADirectoryError:
+            raise ConfigError(f"{path} is a directory; expected a file to append to") from None
         except OSError as error:
             raise self._failed(error) from error
         try:

@@ -127,7 +127,7 @@ def split(members: Iterable[Member], fractions: Mapping[str, float], seed: int) 
     if empty:
         raise ConfigError(
             f"part {empty[0]!r} would be empty: {len(groups)} groups for {len(fractions)} parts; "
-            "record more sessions, or raise its fraction"
+            "give more sessions or tasks, or raise its fraction"
         )
     return parts
 
@@ -199,7 +199,8 @@ def read_split(path: Path) -> tuple[SplitManifest, dict[str, tuple[Member, ...]]
     manifest_path = path / "manifest.json"
     if not manifest_path.is_file():
         raise DataError(
-            "no such split (a directory with manifest.json); make one: firstchair data split", path=str(path)
+            "no such split (a directory with manifest.json); make one: firstchair data split, or tasks split",
+            path=str(path),
         )
     raw = manifest_path.read_bytes()
     try:

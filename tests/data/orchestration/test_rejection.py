@@ -130,6 +130,11 @@ def test_two_jobs_cannot_write_to_one_file(tmp_path):
         sample(tasks(1), Player(), out)
 
 
+def test_a_directory_in_place_of_the_file_is_no_lack_of_space(tmp_path):
+    with pytest.raises(ConfigError, match="is a directory; expected a file"):
+        sample(tasks(1), Player(), tmp_path)
+
+
 def test_a_job_that_is_cancelled_stops_playing(tmp_path):
     closed = []
 
@@ -196,6 +201,10 @@ def test_a_bad_line_is_named_with_what_was_expected(tmp_path):
             list(read_groups(out))
     with pytest.raises(DataError, match=r"nothing\.jsonl: cannot read: No such file"):
         list(read_groups(tmp_path / "nothing.jsonl"))
+    out.write_bytes(b"")
+    with pytest.raises(DataError, match=r"groups\.jsonl: no group in it"):
+        list(read_groups(out))
+    assert sample(tasks(2), Player(1), out).tasks == 2
 
 
 def test_a_group_holds_trajectories_of_its_task_alone():

@@ -63,10 +63,19 @@ def encode_group(group: Group) -> bytes:
 
 
 def read_groups(path: Path) -> Iterator[Group]:
-    """Stream the groups of a file, each task once. Raises ``DataError`` (file, line) for a bad line.
+    """Stream the groups of a file, each task once. Raises ``DataError``: for a bad line (file, line), and for none.
 
     A last line without its newline was cut by a kill, or is being written, and is passed over.
     """
+    none = True
+    for group in _groups(path):
+        none = False
+        yield group
+    if none:
+        raise DataError("no group in it; `firstchair orchestrate run` writes one as a task is done", path=str(path))
+
+
+def _groups(path: Path) -> Iterator[Group]:
     newest: dict[str, int] = {}
     for number, line in whole_lines(path):
         newest[_decoded(_head_decoder, line, path, number).task.task_id] = number
@@ -78,7 +87,7 @@ def read_groups(path: Path) -> Iterator[Group]:
 
 def finished_tasks(path: Path) -> set[str]:
     """Ids of the tasks that need no more sampling; none where there is no file yet."""
-    return {group.task.task_id for group in read_groups(path) if not group.broken} if path.is_file() else set()
+    return {group.task.task_id for group in _groups(path) if not group.broken} if path.is_file() else set()
 
 
 def _decoded(decoder: msgspec.json.Decoder[Shape], line: bytes, path: Path, number: int) -> Shape:

@@ -35,6 +35,8 @@ def read_tasks(path: Path, ids: Collection[str] | None = None) -> Iterator[Orche
             seen.add(task.task_id)
             if ids is None or task.task_id in ids:
                 yield task
+    if not seen:
+        raise ConfigError(f"{path}: no task in it; expected one a row: {{problem, gold_answer, …}}")
 
 
 def write_tasks(path: Path, tasks: Iterable[OrchestrationTask], *, force: bool = False) -> int:
