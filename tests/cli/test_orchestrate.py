@@ -87,7 +87,8 @@ def test_tasks_are_played_by_real_experts_and_tools_and_kept_graded(run, files, 
     upstream.script = Script(by=reply if calling == "native" else text_reply)
     code, out, err = run(*command(files, upstream, "--calling", calling))
     assert code == 1, err
-    assert "1 tasks have no trajectory that did not break" in err
+    assert "every trajectory of 1 task broke; run the same command again" in err
+    assert "the first that broke: " in out
     assert "correct 4, ungraded 2" in out
     groups = {group.task.task_id: group.trajectories for group in read_groups(files / "groups.jsonl")}
     assert sorted(groups) == ["t0", "t1", "t2"]

@@ -83,6 +83,7 @@ def run(
     import os
 
     from firstchair.cli.orchestrate_view import print_run
+    from firstchair.cli.tables import counted
     from firstchair.core.config import load_recipe
     from firstchair.data.orchestration.rejection import Shard
     from firstchair.rollout.orchestration.policy_spec import LocalPolicy, ServerPolicy
@@ -123,7 +124,7 @@ def run(
     sampled, tally = asyncio.run(_play(job, policy, os.environ))
     print_run(out, sampled, tally, as_json=as_json)
     if sampled.broken:
-        raise RunFailed(f"{sampled.broken} tasks have no trajectory that did not break; run the same command again")
+        raise RunFailed(f"every trajectory of {counted(sampled.broken, 'task')} broke; run the same command again")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ def print_run(out: Path, sampled: Sampled, tally: Tally, *, as_json: bool) -> No
     _line("without an answer", tally.faults)
     _line("nudged", tally.nudges)
     _line("broke", tally.errors)
+    if tally.first_error is not None:
+        typer.echo(f"the first that broke: {tally.first_error}")
     cost = f"experts: ${tally.cost_nano / NANO:.4f}"
     typer.echo(f"{cost}, {counted(tally.unpriced, 'call')} without a known price" if tally.unpriced else cost)
 

@@ -137,6 +137,8 @@ class Tally:
     salvaged: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     """Of trajectories that failed, by the first word of the error."""
+    first_error: str | None = None
+    """The whole of the first, which says where."""
     dispatches: Counter[str] = field(default_factory=Counter)
     """Name in the catalog → calls."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -154,6 +156,7 @@ class Tally:
         self.salvaged += found.salvaged
         if found.error is not None:
             self.errors[found.error.partition(": ")[0]] += 1
+            self.first_error = self.first_error or found.error
         self.nudges.update(found.nudges)
         for one in found.dispatches:
             self.dispatches[one.name] += 1
