@@ -72,3 +72,10 @@ def test_the_reference_is_a_letter_or_an_option(gold, letter):
 @pytest.mark.parametrize("text", ["answer" + " " * 200_000, "." * 200_000, "answer is " * 20_000, "(" * 100_000])
 def test_long_answers_are_read_once(text):
     assert option_of(text, FRUIT) is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["The answer is A or B", "The answer is **B** or **C**", "A and B", "A, B", "neither A nor B", "B/C"]
+)
+def test_an_answer_that_leaves_a_choice_names_none(answer):
+    assert option_of(answer, ["red", "green", "blue", "black"]) is None

@@ -65,3 +65,12 @@ def test_words_are_no_algebra(gold):
 @pytest.mark.parametrize("gold", ["x+y", r"\frac{\pi}{2}", "sin x", "12 apples", "ab", "n=abc", r"\infty"])
 def test_algebra_is_no_words(gold):
     assert not is_words(gold)
+
+
+def test_a_space_between_digits_is_no_digit_s_neighbour():
+    assert same_text_or_number("2.5", "2 1/2") is True
+    assert same_text_or_number("10.5", "2 1/2") is False
+    assert same_text_or_number("-2.5", "-2 1/2") is True
+    assert same_text_or_number("12", "1 2") is None
+    assert same_text_or_number("12345", "12 345") is True
+    assert same_text_or_number("5", "5 0/0") is None

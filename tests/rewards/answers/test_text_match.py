@@ -34,3 +34,16 @@ def test_texts_without_words_are_compared_as_they_are():
 )
 def test_token_f1(gold, answer, f1):
     assert token_f1(gold, answer) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [("1.5 m", "15 m"), ("-5", "5"), ("C", "C++"), ("C#", "C++"), ("Na", "Na+"), ("10:30", "1030"), ("3/4", "34")],
+)
+def test_punctuation_that_means_something_is_kept(gold, answer):
+    assert not exact_match(gold, answer)
+
+
+def test_punctuation_around_words_is_not_kept():
+    for gold, answer in (("U.S.A.", "USA"), ("5", "5."), ("1,000", "1000"), ("well-known", "wellknown")):
+        assert exact_match(gold, answer)

@@ -20,11 +20,13 @@ _ALONE = re.compile(rf"{_WRAPPED}(?:\\text\{{)?{_WRAPPED}([A-Za-z]){_WRAPPED}")
 # "I" and "A" go on with a lower-case word when they are words ("I think", "A cat"), unless it explains the choice.
 _NO_WORD = r"(?!(?<=[AI])\s+(?!(?:because|since|as|is|due|given|for)\b)[a-z])"
 _IS = r"(?: (?:is|was|are|be|would be|must be|should be|option|choice|letter))* ?[:=]? ?"
-_LETTER = rf"[*_`(\[\"'“]*\b([A-Z])\b(?!['’]\w){_NO_WORD}"
+_OR = r"[*_`)\]]*(?:,? (?:and|or|nor|&) | ?/ ?)[*_`(\[]*[A-Z](?![\w'’])"
+_LETTER = rf"[*_`(\[\"'“]*\b([A-Z])\b(?!['’]\w)(?!{_OR}){_NO_WORD}"
 _SAID = re.compile(rf"(?i:\b(?:answer|choose|chose|chosen|pick|picked|select|selected)\b){_IS}{_LETTER}")
 _OPTION = rf"(?i:\b(?:option|choice)\b){_IS}{_LETTER}"
 _MARKED = re.compile(rf"{_OPTION}|\(([A-Z])\)|\*\*([A-Z])\*\*|\[([A-Z])\]|^([A-Z])[).:](?=\s|$)", re.MULTILINE)
-_BARE = re.compile(r"(?<![\w'’\-])([A-Z])(?![\w'’\-])")
+_BARE = re.compile(rf"(?<![\w'’\-])([A-Z])(?![\w'’\-])((?={_OR}|, ?[A-Z]\b))?")
+"""A letter by itself, and whether another follows as its alternative: then neither "I" nor "A" is a word."""
 
 
 def option_of(answer: str, choices: Sequence[str]) -> str | None:
@@ -43,7 +45,7 @@ def option_of(answer: str, choices: Sequence[str]) -> str | None:
     marked = ["".join(filter(None, match.groups())) for match in _MARKED.finditer(text)]
     if (one := _single(marked, letters)) or (one := _same_text(text, choices)):
         return one
-    bare = [match[1] for match in _BARE.finditer(text) if match[1] not in WORDS]
+    bare = [match[1] for match in _BARE.finditer(text) if match[1] not in WORDS or match[2] is not None]
     return _single(bare, letters) or (_held_text(text, choices) if not set(bare) & set(letters) else None)
 
 

@@ -16,7 +16,7 @@ TOLERANCE = Fraction(1, 1_000_000)
 _SPACING = re.compile(r"\\[!,;: ]|\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|~")
 _TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
-_THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
+_THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}| )(?=\d{3}(?!\d))")
 _NAMED = re.compile(r"^[A-Za-z](?:_\w)?\s*=(?!=)")
 _SHORT_FRAC = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
 
@@ -33,18 +33,20 @@ def normal_math(text: str) -> str:
     text = _SHORT_FRAC.sub(r"\\frac{\1}{\2}", text)
     text = _NAMED.sub("", text.strip())
     text = _THOUSANDS.sub("", text)
-    return re.sub(r"\s+", "", text).removesuffix(".")
+    # Between two digits a space says that they are two numbers: 2 1/2 is not 21/2.
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text).removesuffix(".")
 
 
 _DECIMAL = r"(?:\d+\.?\d*|\.\d+)"
 _PLAIN = re.compile(rf"([+-]?)({_DECIMAL})(?:e([+-]?\d{{1,3}}))?", re.IGNORECASE)
 _POWER = re.compile(rf"([+-]?)({_DECIMAL})(?:\\times|\\cdot|×|\*)10\^\{{?([+-]?\d{{1,3}})\}}?")
 _RATIO = re.compile(rf"([+-]?)\(?([+-]?{_DECIMAL})/([+-]?{_DECIMAL})\)?")
+_MIXED = re.compile(r"([+-]?)(\d+) (\d+)/(\d+)")
 _FRAC = re.compile(rf"([+-]?)\\frac\{{([+-]?{_DECIMAL})\}}\{{([+-]?{_DECIMAL})\}}")
 
 
 def number_of(normal: str) -> Fraction | None:
-    r"""The number that a normal text is: ``1.5``, ``1e5``, ``2\times10^5``, ``3/4``, ``\frac{3}{4}``."""
+    r"""The number that a normal text is: ``1.5``, ``1e5``, ``2\times10^5``, ``3/4``, ``2 1/2``, ``\frac{3}{4}``."""
     if len(normal) > MAX_NUMBER_CHARS:
         return None
     if found := _PLAIN.fullmatch(normal) or _POWER.fullmatch(normal):
@@ -54,6 +56,8 @@ def number_of(normal: str) -> Fraction | None:
         if not below:
             return None
         value = Fraction(found[2]) / below
+    elif (found := _MIXED.fullmatch(normal)) and int(found[4]):
+        value = int(found[2]) + Fraction(int(found[3]), int(found[4]))
     else:
         return None
     return -value if found[1] == "-" else value

@@ -1,4 +1,6 @@
-"""Short answers as text: exact match and token F1 as SQuAD defines them (Rajpurkar et al. 2016, section 6.1)."""
+"""Short answers as text: exact match and token F1 as SQuAD defines them (Rajpurkar et al. 2016, section 6.1), but for
+punctuation that a number or a name means something by.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ import string
 from collections import Counter
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# SQuAD removes these too, and takes 15 for 1.5, 5 for -5, C for C++ and Na for Na+.
+_MEANT = r"(?<=\d)[.:/\-](?=\d)|(?<![\w)])-(?=\d)|(?<=\w)[+#]+"
+_PUNCTUATION = re.compile(rf"({_MEANT})|[{re.escape(string.punctuation)}]")
 
 
 def normal_text(text: str) -> str:
     """Lower case without punctuation, articles and surplus white space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", _PUNCTUATION.sub(lambda match: match[1] or "", text.lower())).split())
 
 
 def exact_match(gold: str, answer: str) -> bool:
