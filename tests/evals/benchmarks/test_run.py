@@ -1,7 +1,6 @@
 """What can be told without Inspect: the catalogue, the draw, local records, and every refusal."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -61,10 +60,14 @@ def refused(name: str, out: Path, **fields: object) -> str:
 def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert refused("hle", tmp_path) == "--helper: hle needs a model that grades the answers; name one"
     assert refused("tau2", tmp_path) == "--helper: tau2 needs a model that plays the customer; name one"
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert "docker is not installed" in refused("gaia", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "docker is not installed" in refused("gaia", tmp_path / "new")
+    down = tmp_path / "docker"
+    down.write_text("#!/bin/sh\nexit 1\n")
+    down.chmod(0o755)
+    assert "docker's daemon does not run" in refused("gaia", tmp_path / "new")
     secret = Endpoint("judge", "http://user:secret@127.0.0.1/v1")
-    found = refused("frames", tmp_path, helper=secret)
+    found = refused("frames", tmp_path / "new", helper=secret)
     assert found.startswith("--helper-base-url: found a user or a query in it")
     assert "secret" not in found
 

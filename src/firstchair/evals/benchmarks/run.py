@@ -11,7 +11,7 @@ The first two are written anew after every seed.
 from __future__ import annotations
 
 import os
-import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -135,15 +135,26 @@ def _refuse(bench: Benchmark, options: BenchOptions, out: Path) -> None:
     if bench.helper is not None and options.helper is None:
         does = "grades the answers" if bench.helper == "grader" else "plays the customer"
         raise ConfigError(f"--helper: {bench.name} needs a model that {does}; name one")
-    if bench.sandbox and options.sandbox == "docker" and shutil.which("docker") is None:
+    if bench.sandbox and options.sandbox == "docker" and (why := _no_docker()):
         raise ConfigError(
-            f"--sandbox: {bench.name} gives the model a shell in a container, and docker is not installed; install "
-            "it, or choose `local`, which runs the model's programs on this machine, as this user and unconfined"
+            f"--sandbox: {bench.name} gives the model a shell in a container, and {why}; see to that, or choose "
+            "`local`, which runs the model's programs on this machine, as this user and unconfined"
         )
     for name, endpoint in (("--base-url", options.endpoint), ("--helper-base-url", options.helper)):
         parts = urlsplit(endpoint.base_url if endpoint is not None else "")
         if parts.username is not None or parts.query:
             raise ConfigError(f"{name}: found a user or a query in it; leave them out and name the key's variable")
+
+
+def _no_docker() -> str:
+    """Why no container can be started; empty when one can."""
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, timeout=30, check=False)
+    except FileNotFoundError:
+        return "docker is not installed"
+    except subprocess.TimeoutExpired:
+        return "docker does not answer"
+    return "" if done.returncode == 0 else "docker's daemon does not run"
 
 
 def _load(bench: Benchmark, options: BenchOptions, subset: str) -> Any:
@@ -204,6 +215,21 @@ def _not_to_be_had(bench: Benchmark, why: str) -> UpstreamError:
 
 def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: Path) -> Any:
     """Inspect's log of one seed."""
+    try:
+        log = _inspect_eval(task, options, bench, seed, logs)
+    except FirstchairError:
+        raise
+    except Exception as error:  # what a task cannot begin with, and what only Inspect's own command line shows
+        if type(error).__name__ == "PrerequisiteError":  # a package or key of a vendor
+            raise ConfigError(f"{bench.name}: {' '.join(str(error).split())}") from None
+        raise RunFailed(f"{bench.name}, seed {seed}: {_words(error)}; see {logs}") from error
+    if log.status == "success":
+        return log
+    why = "interrupted" if log.status == "cancelled" or log.error is None else log.error.message
+    raise RunFailed(f"{bench.name}, seed {seed}: {' '.join(str(why).split())[:500]}; see {log.location}")
+
+
+def _inspect_eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: Path) -> Any:
     from inspect_ai import eval as inspect_eval
     from inspect_ai.model import GenerateConfig
 
@@ -227,10 +253,7 @@ def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: P
         max_samples=options.concurrency,
         metadata={"firstchair_seed": seed},
     )
-    if log.status == "success":
-        return log
-    why = "interrupted" if log.status == "cancelled" or log.error is None else log.error.message
-    raise RunFailed(f"{bench.name}, seed {seed}: {' '.join(str(why).split())[:500]}; see {log.location}")
+    return log
 
 
 def _model(endpoint: Endpoint, config: Any, flag: str) -> Any:
@@ -243,6 +266,7 @@ def _model(endpoint: Endpoint, config: Any, flag: str) -> Any:
         base_url=endpoint.base_url,
         api_key=key_from(endpoint.key_env, field=flag),
         config=config,
+        max_retries=0,  # of the client inside, whose tries would multiply those of Inspect
     )
 
 
