@@ -142,6 +142,8 @@ def test_a_slow_query_is_stopped(database: str):
         ("PRAGMA query_only = OFF", "not authorized"),
         ("PRAGMA journal_mode = DELETE", "not authorized"),
         ("SELECT load_extension('x')", "not authorized to use function"),
+        ("SELECT printf('%.*c', 2000000000, 'x')", "not authorized to use function"),
+        ("SELECT format('%2000000000d', 1)", "not authorized to use function"),
         ("VACUUM INTO '/tmp/firstchair-attached.db'", "authorization denied"),
     ],
 )
@@ -149,6 +151,10 @@ def test_sqlite_reaches_no_other_file_and_no_setting(shop: str, sql: str, words:
     fails(Failure.REFUSED, words, shop, sql)
     fails(Failure.REFUSED, words, shop, sql, read_only=False)
     assert not Path("/tmp/firstchair-attached.db").exists()
+
+
+def test_sqlite_compares_no_long_pattern_in_one_go(shop: str):
+    fails(Failure.FAILED, "pattern too complex", shop, f"SELECT 'x' LIKE '{'%x' * 600}'")
 
 
 def test_sqlite_describes_its_tables(shop: str):

@@ -3,10 +3,11 @@ import gzip
 import ipaddress
 import re
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.tools.site import Asked, Page, Site, site
 
@@ -330,3 +331,12 @@ def test_the_toolbox_keeps_to_methods_and_time(server: Site):
 
     assert "'POST' is not one of" in asyncio.run(call('{"url": "http://a/", "method": "POST"}'))
     assert "timeout: http_request was stopped after 0.1 s" in asyncio.run(call('{"url": "http://slow.invalid/"}'))
+
+
+def test_nothing_is_read_after_the_end_of_compressed_data():
+    class Endless(httpx.Response):
+        async def aiter_raw(self, chunk_size: int | None = None) -> AsyncIterator[bytes]:
+            yield gzip.compress(b"inflated")
+            pytest.fail("has read on")
+
+    assert asyncio.run(http_request._body(Endless(200, headers=GZIP), 100)) == (b"inflated", True)

@@ -28,6 +28,10 @@ _PRAGMAS = frozenset(
 _BROKEN: tuple[str, ...] = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB")
 _BROKEN += ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_PROTOCOL")
 _RETRYABLE = ("SQLITE_BUSY", "SQLITE_LOCKED")
+_UNSTOPPABLE = frozenset({"printf", "format"})
+"""Functions that fill 2^31 characters between two looks at the clock, as many times as a statement calls them."""
+MAX_PATTERN_BYTES = 1_000
+"""Of LIKE and GLOB, which compare a value with it in one go too."""
 _STEPS = 10_000
 """Instructions of SQLite's machine between two looks at the clock; some tenths of a millisecond."""
 
@@ -54,6 +58,7 @@ class SqliteDatabase:
         with self._failures(limits), contextlib.closing(self._connect(limits.seconds)) as connection:
             connection.execute(f"PRAGMA query_only = {'ON' if self._read_only else 'OFF'}")
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_BYTES)
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             connection.set_authorizer(self._authorize)
             deadline = time.monotonic() + limits.seconds
@@ -78,7 +83,7 @@ class SqliteDatabase:
     def _authorize(self, action: int, first: str | None, second: str | None, *_: object) -> int:
         if action == sqlite3.SQLITE_PRAGMA:
             return sqlite3.SQLITE_OK if (first or "").lower() in _PRAGMAS else sqlite3.SQLITE_DENY
-        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() == "load_extension":
+        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in {"load_extension", *_UNSTOPPABLE}:
             return sqlite3.SQLITE_DENY
         allowed = _READING if self._read_only else _READING | _WRITING
         return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY

@@ -224,6 +224,8 @@ async def _body(answer: httpx.Response, limit: int) -> tuple[bytes, bool]:
         body += inflate.decompress(piece, limit + 1 - len(body)) if inflate is not None else piece
         if len(body) > limit:
             return body[:limit], False
+        if inflate is not None and inflate.eof:
+            break  # what comes after the end would only pile up
     if inflate is not None and body and not inflate.eof:
         raise zlib.error("the compressed data ends early")
     return body, True
