@@ -111,6 +111,8 @@ def test_tasks_are_played_by_real_experts_and_tools_and_kept_graded(run, files, 
     assert code == 0
     assert json.loads(out)["finished_before"] == 2
     assert json.loads(out)["tally"]["nudges"] == {"no_delegation": 4}
+    _, out, _ = run(*command(files, upstream, "--samples", "3"))
+    assert "with fewer samples than asked for: 3 tasks of those" in out
 
 
 def test_an_anonymised_offer_tells_no_name(run, files, upstream):

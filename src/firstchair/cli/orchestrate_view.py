@@ -23,6 +23,11 @@ def print_run(out: Path, sampled: Sampled, tally: Tally, *, as_json: bool) -> No
         f"{counted(sampled.tasks, 'task')}, {counted(tally.trajectories, 'trajectory').replace('ys', 'ies')} → "
         f"{out}{before}"
     )
+    if sampled.fewer_before:
+        typer.echo(
+            f"with fewer samples than asked for: {counted(sampled.fewer_before, 'task')} of those that were there; "
+            "choose another --out to sample them anew"
+        )
     _line("graded", tally.grades)
     _line("ended", tally.ends)
     _line("called", tally.dispatches)

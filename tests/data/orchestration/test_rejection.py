@@ -81,6 +81,8 @@ def test_a_second_run_asks_for_nothing_that_is_there(tmp_path):
     assert sample(tasks(8), again, out) == Sampled(finished_before=5, tasks=3, trajectories=6)
     assert set(again.asked) == {"t5", "t6", "t7"}
     assert set(grades(out)) == {f"t{n}" for n in range(8)}
+    more = sample(tasks(9), Player(3), out, samples=3)
+    assert more == Sampled(finished_before=8, tasks=1, trajectories=3, fewer_before=8)
 
 
 def test_a_task_of_which_everything_broke_is_tried_again_and_counts_once(tmp_path):

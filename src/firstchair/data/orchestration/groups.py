@@ -85,9 +85,11 @@ def _groups(path: Path) -> Iterator[Group]:
             yield _decoded(_group_decoder, line, path, number)
 
 
-def finished_tasks(path: Path) -> set[str]:
-    """Ids of the tasks that need no more sampling; none where there is no file yet."""
-    return {group.task.task_id for group in _groups(path) if not group.broken} if path.is_file() else set()
+def finished_tasks(path: Path) -> dict[str, int]:
+    """Ids of the tasks that need no more sampling → how many trajectories each has; empty where there is no file."""
+    if not path.is_file():
+        return {}
+    return {group.task.task_id: len(group.trajectories) for group in _groups(path) if not group.broken}
 
 
 def _decoded(decoder: msgspec.json.Decoder[Shape], line: bytes, path: Path, number: int) -> Shape:

@@ -9,7 +9,7 @@ Running the same job again goes on, and tries tasks once more of which every tra
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -61,6 +61,8 @@ class Sampled:
     trajectories: int = 0
     broken: int = 0
     """Tasks of which every trajectory broke; the next call tries them again."""
+    fewer_before: int = 0
+    """How many of ``finished_before`` were sampled less often than is asked for now; they stay as they are."""
 
 
 async def sample_tasks(
@@ -85,7 +87,7 @@ async def sample_tasks(
     open_: dict[str, tuple[OrchestrationTask, list[Trajectory]]] = {}
 
     def started() -> Iterator[OrchestrationTask]:
-        for task in _unfinished(tasks, shard, known, done, bar):
+        for task in _unfinished(tasks, shard, known, samples, done, bar):
             open_[task.task_id] = (task, [])
             yield task
 
@@ -114,7 +116,12 @@ async def sample_tasks(
 
 
 def _unfinished(
-    tasks: Iterable[OrchestrationTask], shard: Shard, known: set[str], done: Sampled, progress: Progress
+    tasks: Iterable[OrchestrationTask],
+    shard: Shard,
+    known: Mapping[str, int],
+    samples: int,
+    done: Sampled,
+    progress: Progress,
 ) -> Iterator[OrchestrationTask]:
     seen: set[str] = set()
     for task in islice(tasks, shard.number - 1, None, shard.of):
@@ -123,6 +130,7 @@ def _unfinished(
         seen.add(task.task_id)
         if task.task_id in known:
             done.finished_before += 1
+            done.fewer_before += known[task.task_id] < samples
             progress.advance()
         else:
             yield task
