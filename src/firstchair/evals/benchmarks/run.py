@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from rich.text import Text
 
 from firstchair.catalog.prices import PriceTable
 from firstchair.core.atomic import make_dirs, write_text
@@ -221,7 +222,8 @@ def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: P
         raise
     except Exception as error:  # what a task cannot begin with, and what only Inspect's own command line shows
         if type(error).__name__ == "PrerequisiteError":  # a package or key of a vendor
-            raise ConfigError(f"{bench.name}: {' '.join(str(error).split())}") from None
+            said = Text.from_markup(str(error)).plain.removeprefix("ERROR: ")
+            raise ConfigError(f"{bench.name}: {' '.join(said.split())}") from None
         raise RunFailed(f"{bench.name}, seed {seed}: {_words(error)}; see {logs}") from error
     if log.status == "success":
         return log
