@@ -80,6 +80,12 @@ def test_math_goes_from_text_to_numbers_to_algebra():
     assert grade(task("y", domain="math"), "z", Algebra(Comparison.DIFFERENT)).correct is False
 
 
+def test_several_values_are_no_answer_where_one_is_asked_for():
+    algebra = Algebra(Comparison.EQUAL)
+    assert grade(task("5", domain="math"), r"\boxed{3 \text{ or } 5}", algebra).correct is False
+    assert algebra.asked == []
+
+
 def test_algebra_that_hangs_leaves_the_answer_ungraded():
     found = grade(task("x+1", domain="math"), "9^{9^9}", Algebra(None))
     assert found == Grade(None, "math", "no symbolic comparison within 5 s")

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from firstchair.rewards.answers.math_text import is_words, normal_math, number_of, same_text_or_number
+from firstchair.rewards.answers.math_text import is_words, leaves_choice, normal_math, number_of, same_text_or_number
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,10 @@ def test_a_space_between_digits_is_no_digit_s_neighbour():
     assert same_text_or_number("12", "1 2") is None
     assert same_text_or_number("12345", "12 345") is True
     assert same_text_or_number("5", "5 0/0") is None
+
+
+def test_an_answer_of_several_values_is_known_where_one_is_asked_for():
+    for answer in (r"3 \text{ or } 5", r"\pm 5", "x=3, x=5"):
+        assert leaves_choice("5", answer)
+    for gold, answer in ((r"\pm 5", r"\pm 5"), ("-5, 5", r"\pm 5"), ("(3, 5)", "x=3, y=5"), ("5", "x=5")):
+        assert not leaves_choice(gold, answer)

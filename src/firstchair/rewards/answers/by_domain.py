@@ -20,7 +20,7 @@ from firstchair.rewards.answers.base import Grade
 from firstchair.rewards.answers.boxed import last_boxed
 from firstchair.rewards.answers.choice import gold_option, option_of
 from firstchair.rewards.answers.code_answer import CodeGrader, CodeTests
-from firstchair.rewards.answers.math_text import is_words, same_text_or_number
+from firstchair.rewards.answers.math_text import is_words, leaves_choice, same_text_or_number
 from firstchair.rewards.answers.symbolic import Comparison, SymbolicPool
 from firstchair.rewards.answers.text_match import exact_match, token_f1
 from firstchair.rewards.judge_client import JudgeClient
@@ -116,6 +116,8 @@ class DomainGrader:
             return Grade(same, "math", "as text or number")
         if is_words(gold):
             return await self._by_text(task, answer)
+        if leaves_choice(gold, own):
+            return Grade(False, "math", "several values where one is asked for")
         found = await self._algebra.compare(gold, own[-MAX_MATH_CHARS:])
         if found is Comparison.GOLD_UNREADABLE:  # no mathematics to compare with
             return await self._by_text(task, answer)

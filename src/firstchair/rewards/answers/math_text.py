@@ -76,6 +76,21 @@ def is_words(text: str) -> bool:
     return any(word.lower() not in _FUNCTIONS for word in _LONG_WORD.findall(rest))
 
 
+_ALTERNATIVES = re.compile(r"\\[pm]m(?![A-Za-z])|±|\bor\b|=[^=,]*,[^=]*=")
+_SEVERAL = re.compile(r",|\band\b")
+MAX_ALTERNATIVES_CHARS = 200
+"""In a longer answer "or" is a word of its sentences."""
+
+
+def leaves_choice(gold: str, answer: str) -> bool:
+    r"""Whether an answer names several values (``3 or 5``, ``\pm 5``, ``x=3, x=5``) where the reference answer names
+    one: algebra would be content with any of them.
+    """
+    if len(answer) > MAX_ALTERNATIVES_CHARS or not _ALTERNATIVES.search(answer):
+        return False
+    return not _ALTERNATIVES.search(gold) and not _SEVERAL.search(gold)
+
+
 def same_text_or_number(gold: str, answer: str) -> bool | None:
     """Whether two answers are equal as text or as numbers; ``None`` when only algebra can tell.
 
