@@ -39,7 +39,7 @@ PRICE = ModelPrice.model_validate({"input": 1, "output": 2})
 ASK: list[Any] = [{"role": "user", "content": "What is 6 · 7?"}]
 DEFAULTS = Defaults(8, None, {}, OrchestrationLimits(), answer_after_s=60, timeout_s=60)
 DOOR = Door("orchestrator", (), 64, 100_000, frozenset({"big", "small"}))
-WAIT_S = 30
+WAIT_S = 120
 
 
 def leader(request: Request) -> Generation:
@@ -63,7 +63,8 @@ class World:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     def post(self, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/chat/completions", json={"model": "orchestrator", "messages": ASK} | body)
+        sent = {"model": "orchestrator", "messages": ASK} | body
+        return httpx.post(f"{self.url}/v1/chat/completions", json=sent, timeout=WAIT_S)
 
 
 @contextmanager
@@ -247,9 +248,10 @@ def test_errors_have_openais_types() -> None:
                     model="orchestrator", messages=[{"role": "user", "content": "x" * 3000}]
                 )
             assert (long.value.status_code, long.value.code) == (413, "request_too_large")
-        assert httpx.get(f"{one.url}/v1/nothing").json()["error"]["code"] == "unknown_url"
-        assert httpx.get(f"{one.url}/v1/chat/completions").status_code == 405
-        broken = httpx.post(f"{one.url}/v1/chat/completions", content=b"{", headers={"authorization": "Bearer right"})
+        assert httpx.get(f"{one.url}/v1/nothing", timeout=WAIT_S).json()["error"]["code"] == "unknown_url"
+        assert httpx.get(f"{one.url}/v1/chat/completions", timeout=WAIT_S).status_code == 405
+        key = {"authorization": "Bearer right"}
+        broken = httpx.post(f"{one.url}/v1/chat/completions", content=b"{", headers=key, timeout=WAIT_S)
         assert broken.status_code == 400
         assert not one.experts.asked
 
@@ -317,7 +319,7 @@ def test_a_client_that_leaves_ends_everything_under_way(stream: bool) -> None:
         body = {"model": "orchestrator", "messages": ASK, "stream": stream}
 
         async def leave() -> None:
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=WAIT_S) as client:
                 sending = asyncio.create_task(client.post(f"{one.url}/v1/chat/completions", json=body))
                 assert await asyncio.to_thread(held.asked.acquire, timeout=WAIT_S)
                 assert await asyncio.to_thread(held.asked.acquire, timeout=WAIT_S)
@@ -333,7 +335,7 @@ def test_a_client_that_leaves_ends_everything_under_way(stream: bool) -> None:
         assert held.cancelled.acquire(timeout=WAIT_S)
         while one.log[-1]["status"] != 499:
             threading.Event().wait(0.01)
-        assert httpx.get(f"{one.url}/healthz").json()["running"] == 0
+        assert httpx.get(f"{one.url}/healthz", timeout=WAIT_S).json()["running"] == 0
 
 
 class AllAtOnce:
@@ -370,7 +372,7 @@ def test_64_requests_at_once_know_nothing_of_each_other() -> None:
 
     with world(policy=policy, pool=pool, offer=offer) as one:
         answers = asyncio.run(ask_all(one.url))
-        metrics = httpx.get(f"{one.url}/metrics").text
+        metrics = httpx.get(f"{one.url}/metrics", timeout=WAIT_S).text
     for answer, known in zip(answers, expected, strict=True):
         assert answer.choices[0].message.content in known.text
         assert answer.model_extra["firstchair"]["cost_usd"] == known.cost_nano / 1e9
@@ -388,6 +390,7 @@ def test_spans_hang_below_the_clients_trace() -> None:
             f"{one.url}/v1/chat/completions",
             json={"model": "orchestrator", "messages": ASK},
             headers={"traceparent": f"00-{trace}-{parent}-01"},
+            timeout=WAIT_S,
         )
         assert reply.headers["x-firstchair-trace-id"] == trace == one.log[-1]["trace_id"]
     root = next(span for span in exporter.get_finished_spans() if span.name == "invoke_agent orchestrator")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -46,6 +48,7 @@ CALLS = (
     ToolCall.of("b", "calculator", {"expression": "1 + 1"}),
 )
 CLIENTS = 6
+START_S = 200
 
 
 def reply(seen: Seen) -> Reply:
@@ -88,7 +91,20 @@ def process(config: Path, errors: Path, **environ: str) -> Iterator[subprocess.P
         running.communicate()
 
 
-def test_a_stop_under_load_loses_no_answer(config: Path, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+def leave(url: str, upstream: ScriptedUpstream) -> None:
+    """Ask, and close the connection when an expert is being asked; until that call is ended too."""
+    body = json.dumps({"model": "orchestrator", "messages": [{"role": "user", "content": "what is 1 + 1?"}]})
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port)) as sock:
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer k1\r\n"
+        sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        upstream.wait_until(lambda seen: seen.holding == 1, START_S)
+    upstream.wait_until(lambda seen: seen.disconnects == 1, START_S)
+
+
+def test_a_client_that_leaves_ends_its_calls_and_a_stop_under_load_loses_no_answer(
+    config: Path, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
     errors = tmp_path / "stderr"
     with process(config, errors, SERVE_TEST_KEY="k1") as running, ThreadPoolExecutor(CLIENTS) as threads:
         assert running.stdout is not None
@@ -100,6 +116,8 @@ def test_a_stop_under_load_loses_no_answer(config: Path, upstream: ScriptedUpstr
         )
         assert found, line
 
+        leave(found[1], upstream)
+
         def ask(number: int) -> Any:
             with openai.OpenAI(base_url=found[1], api_key="k1", max_retries=0) as client:
                 words: list[Any] = [{"role": "user", "content": f"Problem {number}: what is 1 + 1?"}]
@@ -109,7 +127,7 @@ def test_a_stop_under_load_loses_no_answer(config: Path, upstream: ScriptedUpstr
                     return stream.get_final_completion()
 
         asked = [threads.submit(ask, number) for number in range(CLIENTS)]
-        upstream.wait_until(lambda seen: seen.holding == CLIENTS, 200)
+        upstream.wait_until(lambda seen: seen.holding == CLIENTS, START_S)
         running.send_signal(signal.SIGTERM)
         while '"stopping"' not in errors.read_text():
             assert running.poll() is None
@@ -122,8 +140,8 @@ def test_a_stop_under_load_loses_no_answer(config: Path, upstream: ScriptedUpstr
     assert ([row["name"] for row in report["experts"]], report["cost_usd"]) == (["near_9b"], 0)
     assert ([row["name"] for row in report["tools"]], report["policy_cost_usd"] > 0) == (["calculator"], True)
     events = [json.loads(line) for line in errors.read_text().splitlines()]
-    assert [event["event"] for event in events] == ["stopping", *["request"] * CLIENTS, "stopped"]
-    assert all(event["status"] == 200 for event in events[1:-1])
+    assert {event["event"] for event in events} == {"request", "stopping", "stopped"}
+    assert [event["status"] for event in events if event["event"] == "request"] == [499, *[200] * CLIENTS]
     assert "what is" not in errors.read_text()
 
 
