@@ -11,6 +11,7 @@ import pytest
 
 from firstchair.chat.messages import ToolCall
 from firstchair.core.config import validate
+from firstchair.core.errors import ConfigError
 from firstchair.rollout.orchestration.rollout_tools import RolloutTools, SharedTools
 from firstchair.tools.spec import ToolsSpec
 
@@ -50,6 +51,12 @@ def test_each_rollout_works_in_a_copy_of_its_own_and_leaves_nothing(
     asyncio.run(run())
     assert list(temp.iterdir()) == []
     assert (material / "hint.txt").read_text() == "two"
+
+
+def test_a_work_dir_that_is_not_there_is_told_before_any_rollout(tmp_path: Path) -> None:
+    spec = validate(ToolsSpec, {"work_dir": str(tmp_path / "typo"), "tools": [{"type": "file_read"}]}, source="here")
+    with pytest.raises(ConfigError, match=r"tools\.work_dir: .*typo: no such directory"):
+        asyncio.run(SharedTools.open(spec))
 
 
 def test_code_of_all_rollouts_runs_in_one_sandbox_and_each_in_its_own_directory(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from firstchair.chat.messages import Message, Tool, ToolCall, tool_result
+from firstchair.core.errors import ConfigError
 from firstchair.core.scratch import remove_tree
 from firstchair.sandbox.base import Sandbox
 from firstchair.tools.spec import ToolsSpec, needs_work_dir, open_tools, sandbox_of
@@ -45,6 +46,11 @@ class SharedTools:
         box = open_tools(spec.model_copy(update={"tools": shared, "work_dir": None})) if shared else None
         found = {False: iter(box.tools if box is not None else ()), True: iter(())}
         if own_spec is not None:
+            if own_spec.work_dir is not None and not own_spec.work_dir.is_dir():
+                raise ConfigError(
+                    f"tools.work_dir: {own_spec.work_dir}: no such directory; every rollout works in a copy of it: "
+                    "correct the path, or make it, empty if there is nothing to begin with"
+                )
             # Opened once for their schemas, and to find out now what is missing.
             with tempfile.TemporaryDirectory() as place:
                 async with open_tools(own_spec, work_dir=Path(place)) as opened:
@@ -83,7 +89,9 @@ class RolloutTools:
                     self._directory = tempfile.TemporaryDirectory(prefix="firstchair-rollout-")
                     place = Path(self._directory.name)
                     if self._own.work_dir is not None:
-                        await asyncio.to_thread(_copy, self._own.work_dir, place)
+                        await asyncio.to_thread(
+                            shutil.copytree, self._own.work_dir, place, symlinks=True, dirs_exist_ok=True
+                        )
                     self._box = open_tools(self._own, work_dir=place, sandbox=self._all.sandbox)
             return await self._box.call(call)
         if self._shared is None:
@@ -99,8 +107,3 @@ class RolloutTools:
         if directory is not None:
             remove_tree(directory.name)  # of programs that a model wrote
             directory.cleanup()
-
-
-def _copy(source: Path, place: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, place, symlinks=True, dirs_exist_ok=True)
