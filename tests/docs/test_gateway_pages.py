@@ -16,6 +16,7 @@ import pytest
 import yaml
 from tests.services import missing
 
+from firstchair.catalog import usage
 from firstchair.gateway import (
     blobs,
     canary,
@@ -34,7 +35,7 @@ from firstchair.gateway.breaker import TRIPS
 from firstchair.gateway.console import access, app
 from firstchair.gateway.control import ledger, slots, store
 from firstchair.gateway.control.slots import Retries
-from firstchair.gateway.dialects import failures, sse, usage
+from firstchair.gateway.dialects import failures, sse
 from firstchair.gateway.dialects.base import Failure, FailureKind
 from firstchair.gateway.dialects.failures import anthropic_error, openai_error
 from firstchair.gateway.exchange import shown

@@ -26,6 +26,8 @@ from firstchair.rewards.samples import DecisionReply, Sample, sample_of_decision
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
+from firstchair.rollout.orchestration.simulated_tasks import PREFERENCES, simulated_tasks
+from firstchair.rollout.orchestration.simulated_world import Demonstrator, World
 from firstchair.traces.decisions import context, decision_points
 
 REWARDS = Path(__file__).parents[2] / "recipes" / "rewards"
@@ -71,6 +73,18 @@ def test_degenerate_policies_on_the_desk_earn_less_than_an_honest_one(name):
     weak = rewards.pop("half_honest")
     assert weak is not None
     assert max(reward for reward in rewards.values() if reward is not None) < weak / 2 < report.honest.reward / 2
+
+
+@pytest.mark.parametrize("name", ["routing", "preferences"])
+def test_degenerate_policies_among_experts_earn_less_than_one_that_asks(name):
+    tasks = simulated_tasks(16, seed=3, wishes=tuple(PREFERENCES))
+    actors = {"honest": Demonstrator(tasks, dearest=True), **DEGENERATE}
+    parts = asyncio.run(play(World(tuple(tasks), seed=0).environment(["named"]), tasks, actors))
+    report = check(load_recipe(Composition, REWARDS / f"{name}.yaml"), parts)
+    assert report.beaten_by == ()
+    assert report.honest.ungraded == 0
+    assert report.honest.reward is not None
+    assert all(one.reward is not None and one.reward < report.honest.reward / 2 for one in report.degenerate)
 
 
 def decided() -> tuple[dict[str, list[Sample]], list[DecisionReply]]:
