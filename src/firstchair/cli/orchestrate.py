@@ -74,7 +74,7 @@ def run(
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of offers and sampling.")] = 0,
     temperature: Annotated[float, typer.Option(min=0, max=100, help="Of the policy; 0 is greedy.")] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest action.")] = 2048,
-    max_steps: Annotated[int, typer.Option(min=1, help="Actions until a rollout is cut.")] = 8,
+    max_steps: Annotated[int, typer.Option(min=1, help="Steps until a rollout is cut.")] = 8,
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at once.")] = 64,
     as_json: AsJson = False,
 ) -> None:
