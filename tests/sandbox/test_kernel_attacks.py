@@ -100,7 +100,8 @@ def test_memory_is_seen_where_the_first_thread_has_ended(run_either: Run, token:
 def test_threads_are_seen_where_there_are_no_namespaces(unconfined: ProcessSandbox, work: Path, token: str):
     start = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
     bomb = f"import threading, time\nfor _ in range(20): {start}\ntime.sleep(60)"
-    result = attacked(unconfined, work, bomb, token, processes=8, wall_s=30)
+    # Address space for all their stacks, or memory would refuse them first.
+    result = attacked(unconfined, work, bomb, token, processes=8, memory_mb=8000, wall_s=30)
     assert (result.end, result.exit_code) == (SandboxEnd.EXITED, -9)
     assert living(token) == []
 
