@@ -23,7 +23,7 @@ from firstchair.core.config import Strict, load_fields, validate
 from firstchair.core.errors import ConfigError
 from firstchair.core.yamltext import read_yaml
 
-ToolKind = Literal["model", "web_search", "local_search", "code_interpreter", "other"]
+DispatchKind = Literal["model", "web_search", "local_search", "code_interpreter", "other"]
 Provider = Literal["openai", "anthropic", "gemini", "openrouter", "local"]
 SizeClass = Literal["small", "medium", "frontier"]
 
@@ -41,7 +41,7 @@ def _one_text(name: str, description: str) -> dict[str, Any]:
     }
 
 
-PARAMETERS: Mapping[ToolKind, dict[str, Any]] = MappingProxyType(
+PARAMETERS: Mapping[DispatchKind, dict[str, Any]] = MappingProxyType(
     {
         "model": _one_text("input", "The whole question: the model sees nothing else of this conversation."),
         "web_search": _one_text("query", "What to search for."),

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from firstchair.catalog.backends import listed_price
-from firstchair.catalog.experts import PARAMETERS, Expert, ExpertCatalog, SizeClass, ToolKind
+from firstchair.catalog.experts import PARAMETERS, DispatchKind, Expert, ExpertCatalog, SizeClass
 from firstchair.catalog.prices import ModelPrice, PriceTable
 from firstchair.catalog.token_counts import NANO
 from firstchair.chat.messages import Tool
@@ -44,7 +44,7 @@ class OfferedTool:
     """The spec, exactly as the policy sees it. Its ``extra`` holds the category as a tag."""
     name: str
     """Its name in the catalog."""
-    kind: ToolKind
+    kind: DispatchKind
     category: str
     price: ModelPrice | None = None
     """Of an expert, jittered where the offer is; ``None``: not known, or no expert."""

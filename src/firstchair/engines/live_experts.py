@@ -22,14 +22,12 @@ from firstchair.catalog.prices import ModelPrice, PriceTable
 from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import text_message
 from firstchair.core.errors import ConfigError
-from firstchair.engines.anthropic_engine import AnthropicEngine
 from firstchair.engines.base import ErrorKind, Generation, Request, Sampling, Stop
+from firstchair.engines.chat_engine import chat_engine
 from firstchair.engines.expert import ExpertAnswer
 from firstchair.engines.expert_asking import OPTIONAL_FIELDS, asking
-from firstchair.engines.gemini_engine import GeminiEngine
 from firstchair.engines.http_engine import HttpEngine, HttpOptions
 from firstchair.engines.http_retry import RetryPolicy
-from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.engines.pace import Pace
 from firstchair.traces.redact import REDACTED, redact_text
 
@@ -147,12 +145,14 @@ class LiveExperts:
         tries = 1 + limits.retries
         policy = RetryPolicy(tries=tries, read_s=limits.timeout_s, total_s=tries * limits.timeout_s + PAUSES_S)
         options = HttpOptions(retry=policy, seed=self._seed, optional=OPTIONAL_FIELDS, transport=self._transport)
-        url, model, slots = backend.base_url, backend.model, limits.concurrency
-        if backend.dialect == "anthropic":
-            return AnthropicEngine(url, model, api_key=key, concurrency=slots, options=options)
-        if backend.dialect == "gemini":
-            return GeminiEngine(url, model, api_key=key, concurrency=slots, options=options)
-        return OpenAIEngine(url, model, api_key=key, mode="chat", concurrency=slots, options=options)
+        return chat_engine(
+            backend.dialect,
+            backend.base_url,
+            backend.model,
+            api_key=key,
+            concurrency=limits.concurrency,
+            options=options,
+        )
 
 
 def _answer(expert: str, generation: Generation, reached: _Reached) -> ExpertAnswer:

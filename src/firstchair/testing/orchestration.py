@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from firstchair.catalog.experts import DispatchKind
 from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, tool_result
 from firstchair.engines.base import ErrorKind
@@ -15,7 +16,6 @@ from firstchair.engines.expert import ExpertAnswer
 from firstchair.rewards.answers.base import Grade
 from firstchair.rollout.orchestration.offer import Offered
 from firstchair.rollout.orchestration.task import OrchestrationTask
-from firstchair.rollout.orchestration.trajectory import DispatchKind
 
 Answer = str | ExpertAnswer
 """A text, which costs ``COST_NANO`` and takes ``LATENCY_S``, or a whole answer (its ``expert`` is filled in)."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from firstchair.catalog.experts import DispatchKind
 from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, Tool, ToolCall, assistant_message, text_message, tool_result
 from firstchair.data.orchestration.groups import Group
 from firstchair.rollout.orchestration.task import OrchestrationTask
-from firstchair.rollout.orchestration.trajectory import Dispatch, DispatchKind, Trajectory, TrajectoryEnd
+from firstchair.rollout.orchestration.trajectory import Dispatch, Trajectory, TrajectoryEnd
 
 EXPERTS = {
     "qwen3_5_9b": (100, 150, 0.45),

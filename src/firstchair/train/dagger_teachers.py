@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from firstchair.engines.anthropic_engine import AnthropicEngine
+from firstchair.catalog.backends import Dialect
 from firstchair.engines.base import Sampling
+from firstchair.engines.chat_engine import chat_engine
 from firstchair.engines.http_engine import HttpEngine, HttpOptions, key_from
 from firstchair.engines.http_retry import RetryPolicy
-from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.evals import metrics
 from firstchair.rewards.verdict_cache import VerdictCache
 from firstchair.rollout.dagger_teacher import Budget, DaggerTeacher, Spent
@@ -55,11 +55,8 @@ async def open_teacher(spec: TeacherChoice, *, cache: Path, spent: Spent) -> Asy
 def _engine(spec: OpenAITeacher | AnthropicTeacher) -> HttpEngine:
     key = check_teacher(spec)
     options = HttpOptions(retry=RetryPolicy(tries=spec.tries, read_s=spec.try_s))
-    if isinstance(spec, AnthropicTeacher):
-        return AnthropicEngine(spec.base_url, spec.model, api_key=key, concurrency=spec.concurrency, options=options)
-    return OpenAIEngine(
-        spec.base_url, spec.model, api_key=key, mode="chat", concurrency=spec.concurrency, options=options
-    )
+    dialect: Dialect = "anthropic" if isinstance(spec, AnthropicTeacher) else "openai"
+    return chat_engine(dialect, spec.base_url, spec.model, api_key=key, concurrency=spec.concurrency, options=options)
 
 
 def _price(prices: Prices | None) -> Callable[[Usage], float] | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from firstchair.catalog.experts import DispatchKind
 from firstchair.chat.messages import Tool, ToolCall
 from firstchair.rollout.orchestration.task import OrchestrationTask
-from firstchair.rollout.orchestration.trajectory import DispatchKind
 
 SUBJECT: Mapping[DispatchKind, str] = MappingProxyType(
     {"model": "input", "web_search": "query", "local_search": "query", "code_interpreter": "code"}

@@ -91,15 +91,10 @@ async def open_policy(
 
 
 def _server_engine(spec: ServerPolicy, concurrency: int, key_field: str) -> Engine:
+    from firstchair.engines.chat_engine import chat_engine
     from firstchair.engines.expert_asking import OPTIONAL_FIELDS
     from firstchair.engines.http_engine import HttpOptions, key_from
 
     key = key_from(spec.api_key_env, field=key_field)
     options = HttpOptions(optional=OPTIONAL_FIELDS)
-    if spec.dialect == "anthropic":
-        from firstchair.engines.anthropic_engine import AnthropicEngine
-
-        return AnthropicEngine(spec.base_url, spec.model, api_key=key, concurrency=concurrency, options=options)
-    from firstchair.engines.openai_engine import OpenAIEngine
-
-    return OpenAIEngine(spec.base_url, spec.model, api_key=key, mode="chat", concurrency=concurrency, options=options)
+    return chat_engine(spec.dialect, spec.base_url, spec.model, api_key=key, concurrency=concurrency, options=options)

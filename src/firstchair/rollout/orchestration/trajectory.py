@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from firstchair.catalog.experts import DispatchKind
 from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import Message, Tool
-
-DispatchKind = Literal["model", "web_search", "local_search", "code_interpreter", "other"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,11 +8,10 @@ from typing import Literal
 
 from firstchair.core.errors import ConfigError
 from firstchair.core.jsonl import read_jsonl
-from firstchair.engines.anthropic_engine import AnthropicEngine
 from firstchair.engines.base import Engine, Request
+from firstchair.engines.chat_engine import chat_engine
 from firstchair.engines.http_engine import HttpOptions, key_from
 from firstchair.engines.http_retry import RetryPolicy
-from firstchair.engines.openai_engine import OpenAIEngine
 from firstchair.engines.scripted import ScriptedEngine
 
 _LONG = HttpOptions(retry=RetryPolicy(read_s=600.0, total_s=1800.0))
@@ -40,9 +39,7 @@ def open_model(choice: ModelChoice) -> Engine:
         example = "http://127.0.0.1:8000" + ("/v1" if choice.engine == "openai" else "")
         raise ConfigError(f"{choice.flag}base-url: {choice.engine} needs the server's address, e.g. {example}")
     key = key_from(choice.api_key_env, field=f"{choice.flag}api-key-env")
-    if choice.engine == "anthropic":
-        return AnthropicEngine(choice.base_url, choice.model, api_key=key, options=_LONG)
-    return OpenAIEngine(choice.base_url, choice.model, api_key=key, mode="chat", options=_LONG)
+    return chat_engine(choice.engine, choice.base_url, choice.model, api_key=key, options=_LONG)
 
 
 def _scripted(path: Path) -> Engine:
