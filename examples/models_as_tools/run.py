@@ -36,11 +36,10 @@ from firstchair.core.progress import progress
 from firstchair.data.orchestration.groups import read_groups
 from firstchair.data.orchestration.rejection import sample_tasks
 from firstchair.evals.pareto import RoutedTask
-from firstchair.rollout.orchestration.final_answer import MARKER
 from firstchair.rollout.orchestration.run import run_orchestrations
 from firstchair.rollout.orchestration.simulated import reference_of
 from firstchair.rollout.orchestration.simulated_tasks import REFERENCE, simulated_tasks
-from firstchair.rollout.orchestration.simulated_world import RULES, Rule, World
+from firstchair.rollout.orchestration.simulated_world import RULES, Rule, World, passed_on
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Trajectory
 from firstchair.rollout.rollouts import RolloutPlan
@@ -65,8 +64,7 @@ class RuleActor:
     def act(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """The call, then the answer."""
         if messages[-1].role == "tool":
-            found = re.findall(r"\d+", messages[-1].text)
-            return Action(kind="final_reply", text=f"{MARKER} {found[-1] if found else 'unknown'}")
+            return passed_on(messages[-1])
         task = self._tasks[re.findall(REFERENCE, messages[1].text)[0]]
         expert = self._rule(task, self._world.experts, self._world.seed)
         return Action(kind="tool_call", calls=(ToolCall.of("call_0", expert.name, {"input": reference_of(task)}),))

@@ -1,44 +1,15 @@
 """The example as it stands: simulated experts, and real ones behind real sockets, through the real command line."""
 
-import importlib.util
 import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.examples.conftest import load_example
 
 from firstchair.chat.messages import ToolCall
-from firstchair.cli.main import main as firstchair
 from firstchair.testing.scripted_answers import Reply, Script, Seen
 from firstchair.testing.scripted_upstream import scripted_upstream
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "models_as_tools" / "run.py"
-
-
-def load_example() -> Any:
-    spec = importlib.util.spec_from_file_location("models_as_tools_run", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load_example()
-
-
-@pytest.fixture
-def run(monkeypatch):
-    def command(arguments: Sequence[str]) -> int:
-        monkeypatch.setattr(sys, "argv", ["firstchair", *arguments])
-        with pytest.raises(SystemExit) as done:
-            firstchair()
-        return int(done.value.code or 0)
-
-    return command
+example = load_example("models_as_tools")
 
 
 def test_rules_with_simulated_experts_lie_as_they_must(run, tmp_path):

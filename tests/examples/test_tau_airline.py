@@ -1,31 +1,15 @@
 """The airline example in reduced form: sessions of the same format, written here, through the real command line."""
 
 import gzip
-import importlib.util
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.examples.conftest import load_example
 
-from firstchair.cli.main import main as firstchair
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tau_airline" / "run.py"
-
-
-def load_example() -> Any:
-    spec = importlib.util.spec_from_file_location("tau_airline_run", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load_example()
+example = load_example("tau_airline")
 
 
 def tool(name: str, **properties: str) -> dict[str, Any]:
@@ -93,19 +77,6 @@ def folder(path: Path, rows: Sequence[dict[str, Any]], tools: Sequence[dict[str,
 
 
 ROWS = [trajectory(task, trial, float(task % 2 == 0 or trial == 1)) for task in range(6) for trial in range(2)]
-
-
-@pytest.fixture
-def run(monkeypatch):
-    """The command line in this process: torch is imported once."""
-
-    def call(arguments: Sequence[str]) -> int:
-        monkeypatch.setattr(sys, "argv", ["firstchair", *arguments])
-        with pytest.raises(SystemExit) as done:
-            firstchair()
-        return int(done.value.code or 0)
-
-    return call
 
 
 def test_a_folder_without_what_is_needed_stops_at_once(tmp_path, capsys, run):

@@ -148,8 +148,7 @@ class Demonstrator:
     def act(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Action:
         """The call, then the answer."""
         if messages[-1].role == "tool":
-            found = re.findall(r"\d+", messages[-1].text)
-            return Action(kind="final_reply", text=f"{MARKER} {found[-1] if found else 'unknown'}")
+            return passed_on(messages[-1])
         task = self._tasks[re.findall(REFERENCE, messages[1].text)[0]]
         tool = _dearest(tools) if self._dearest else self._drawn(task, tools)
         call = ToolCall.of("call_0", tool.name, {"input": reference_of(task)})
@@ -157,6 +156,12 @@ class Demonstrator:
 
     def _drawn(self, task: OrchestrationTask, tools: Sequence[Tool]) -> Tool:
         return random.Random(seed_of(self._seed, "demonstration", task.task_id)).choice(tools)
+
+
+def passed_on(heard: Message) -> Action:
+    """The reply that says what a model answered."""
+    found = re.findall(r"\d+", heard.text)
+    return Action(kind="final_reply", text=f"{MARKER} {found[-1] if found else 'unknown'}")
 
 
 def read_aloud(task: OrchestrationTask) -> str:
