@@ -111,8 +111,38 @@ def test_tasks_are_played_by_real_experts_and_tools_and_kept_graded(run, files, 
     assert code == 0
     assert json.loads(out)["finished_before"] == 2
     assert json.loads(out)["tally"]["nudges"] == {"no_delegation": 4}
-    _, out, _ = run(*command(files, upstream, "--samples", "3"))
+    _, out, _ = run(*command(files, upstream, "--calling", calling, "--samples", "3"))
     assert "with fewer samples than asked for: 3 tasks of those" in out
+
+
+def test_another_run_does_not_go_on_in_the_same_file(run, files, upstream):
+    upstream.script = Script(by=lambda seen: Reply(text="FINAL_ANSWER: 2"))
+    assert run(*command(files, upstream, "--samples", "1"))[0] == 0
+    groups = files / "groups.jsonl"
+    before = groups.read_bytes()
+    another = ("--samples", "1", "--seed", "1", "--temperature", "0", "--set", "limits.delegation_nudges=0")
+    (files / "catalog.yaml").write_text((files / "catalog.yaml").read_text().replace("small", "tiny"))
+    code, _, err = run(*command(files, upstream, *another))
+    assert (code, groups.read_bytes()) == (2, before)
+    assert "groups.jsonl: was made by another run; choose another --out, or pass --force to begin it anew:\n" in err
+    assert "\n  policy.temperature: recorded 1.0, asked 0.0\n" in err
+    assert "\n  seed: recorded 0, asked 1\n" in err
+    assert "\n  setup.limits.delegation_nudges: recorded 2, asked 0\n" in err
+    assert '\n  offered.near_9b.expert.summary: recorded "A small model.", asked "A tiny model."\n' in err
+    assert run(*command(files, upstream, *another, "--force"))[0] == 0
+    assert [one.nudges for group in read_groups(groups) for one in group.trajectories] == [{}] * 3
+    # Another server of the same name may go on with it, and faster.
+    with scripted_upstream(upstream.script) as moved:
+        code, out, _ = run(*command(files, moved, *another, "--concurrency", "2", "--json"))
+    assert (code, json.loads(out)["finished_before"]) == (0, 3)
+
+
+def test_the_tasks_themselves_are_not_replaced_by_groups(run, files, upstream):
+    tasks = files / "tasks.jsonl"
+    before = tasks.read_bytes()
+    code, _, err = run(*command(files, upstream, "--out", str(tasks), "--force"))
+    assert (code, tasks.read_bytes()) == (2, before)
+    assert "is the file of tasks" in err
 
 
 def test_an_anonymised_offer_tells_no_name(run, files, upstream):

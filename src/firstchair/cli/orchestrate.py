@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firstchair.cli.session_options import AsJson
+from firstchair.cli.session_options import AsJson, Force
 from firstchair.core.errors import ConfigError, RunFailed
 from firstchair.core.seeds import MAX_SEED
 
@@ -76,6 +76,7 @@ def run(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest action.")] = 2048,
     max_steps: Annotated[int, typer.Option(min=1, help="Steps until a rollout is cut.")] = 8,
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at once.")] = 64,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Play every task several times, grade it, and keep every trajectory. Exit code 1 when a task only broke."""
@@ -120,7 +121,7 @@ def run(
             max_new_tokens=max_new_tokens,
         )
     plan = RolloutPlan(samples=samples, seed=seed, concurrency=concurrency, max_steps=max_steps)
-    job = _Job(tasks, out, load_recipe(OrchestrationSetup, setup, overrides or ()), Shard.parse(shard), plan)
+    job = _Job(tasks, out, load_recipe(OrchestrationSetup, setup, overrides or ()), Shard.parse(shard), plan, force)
     sampled, tally = asyncio.run(_play(job, policy, os.environ))
     print_run(out, sampled, tally, as_json=as_json)
     if sampled.broken:
@@ -136,19 +137,24 @@ class _Job:
     setup: OrchestrationSetup
     shard: Shard
     plan: RolloutPlan
+    force: bool
 
 
 async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[str, str]) -> tuple[Sampled, Tally]:
     from contextlib import aclosing
 
     from firstchair.core.progress import progress
+    from firstchair.data.orchestration.made_by import made_by
     from firstchair.data.orchestration.rejection import sample_tasks
     from firstchair.data.task_sources.task_file import read_tasks
     from firstchair.gateway.telemetry import tracer_provider
+    from firstchair.rollout.engine_policy import EnginePolicy
     from firstchair.rollout.orchestration.policy_spec import open_policy
     from firstchair.rollout.orchestration.run import Tally, run_orchestrations
     from firstchair.rollout.orchestration.setup import open_setup
 
+    if job.out.exists() and job.out.samefile(job.tasks):
+        raise ConfigError(f"--out {job.out} is the file of tasks; choose another path")
     count = len(range(job.shard.number - 1, sum(1 for _ in read_tasks(job.tasks)), job.shard.of))
     provider, tally = tracer_provider(environ), Tally()
     tracer = None if provider is None else provider.get_tracer("firstchair.orchestration")
@@ -157,6 +163,7 @@ async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[
             open_setup(job.setup, environ) as opened,
             open_policy(wanted, concurrency=job.plan.concurrency, key_field="--api-key-env") as policy,
         ):
+            revision = policy.engine.info().revision if isinstance(policy, EnginePolicy) else ""
 
             async def play(tasks: Iterable[OrchestrationTask]) -> AsyncGenerator[Trajectory, None]:
                 played = run_orchestrations(
@@ -169,7 +176,14 @@ async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[
 
             with progress("orchestrating", count, unit="tasks") as bar:
                 sampled = await sample_tasks(
-                    read_tasks(job.tasks), play, job.out, samples=job.plan.samples, shard=job.shard, progress=bar
+                    read_tasks(job.tasks),
+                    play,
+                    job.out,
+                    samples=job.plan.samples,
+                    shard=job.shard,
+                    progress=bar,
+                    made_by=made_by(wanted, revision, opened.parts, job.plan),
+                    force=job.force,
                 )
     finally:
         if provider is not None:

@@ -76,6 +76,18 @@ class LineAppender:
             keep -= step
         self._handle.truncate(keep)
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is no line yet."""
+        return self._handle.seek(0, os.SEEK_END) == 0
+
+    def clear(self) -> None:
+        """Take away every line that is there. Raises ``RunFailed`` when the disk refuses."""
+        try:
+            self._handle.truncate(0)
+        except OSError as error:
+            raise self._failed(error) from error
+
     def append(self, line: bytes) -> None:
         """Write ``line`` and a newline. Raises ``RunFailed`` when the disk refuses."""
         data = line + b"\n"

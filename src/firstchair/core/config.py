@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,6 +99,18 @@ def _problems(error: ValidationError) -> list[ErrorDetails]:
         if one["type"] != "too_short"
         or not any(other is not one and other["loc"][: len(one["loc"])] == one["loc"] for other in found)
     ]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """``(field, before, now)`` for every leaf of nested fields that differs; ``None`` where a side has none."""
+    found: list[tuple[str, Any, Any]] = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            found.append((f"{prefix}{name}", old, new))
+    return found
 
 
 def known_fields(model: type[BaseModel]) -> list[str]:

@@ -25,6 +25,7 @@ import yaml
 from firstchair import __version__
 from firstchair.core.atomic import atomic_dir, refuse_existing, write_text
 from firstchair.core.clock import utc_now
+from firstchair.core.config import differences
 from firstchair.core.errors import ConfigError, IntegrityError
 from firstchair.core.jsontext import dumps
 from firstchair.engines.weights import weights_revision
@@ -208,7 +209,8 @@ def check_same_run(record: RunRecord, recipe: RunRecipe, fields: dict[str, Any],
     """
     if record.recipe_sha256 != recipe.sha256():
         saved = type(recipe).model_validate(record.recipe).shaping()
-        lines = [f"  {line}" for line in differences(saved, recipe.shaping())]
+        found = differences(saved, recipe.shaping())
+        lines = [f"  {field}: was {before!r}, is {after!r}" for field, before, after in found]
         raise ConfigError(
             "--resume: the recipe is not the one that the run began with; put these back, or start anew:\n"
             + "\n".join(lines)
@@ -219,18 +221,6 @@ def check_same_run(record: RunRecord, recipe: RunRecipe, fields: dict[str, Any],
                 f"{name} was {getattr(record, name)!r} when the run began and is {now!r}; put it back, or start anew",
                 path=str(recipe.out / "run.json"),
             )
-
-
-def differences(saved: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
-    """``field: was …, is …`` for every leaf that differs."""
-    lines: list[str] = []
-    for name in sorted({*saved, *now}):
-        before, after = saved.get(name), now.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            lines += differences(before, after, f"{prefix}{name}.")
-        elif before != after:
-            lines.append(f"{prefix}{name}: was {before!r}, is {after!r}")
-    return lines
 
 
 def versions() -> dict[str, str]:

@@ -12,8 +12,9 @@ import pytest
 
 from firstchair.chat.messages import assistant_message
 from firstchair.core.append import LineAppender
-from firstchair.core.errors import ConfigError, DataError, RunFailed, UpstreamError
+from firstchair.core.errors import ConfigError, DataError, IntegrityError, RunFailed, UpstreamError
 from firstchair.data.orchestration.groups import Group, encode_group, read_groups
+from firstchair.data.orchestration.made_by import MadeBy
 from firstchair.data.orchestration.rejection import Sampled, Shard, sample_tasks
 from firstchair.data.orchestration.serialize import training_records
 from firstchair.engines.base import Generation, Sampling, Stop
@@ -83,6 +84,24 @@ def test_a_second_run_asks_for_nothing_that_is_there(tmp_path):
     assert set(grades(out)) == {f"t{n}" for n in range(8)}
     more = sample(tasks(9), Player(3), out, samples=3)
     assert more == Sampled(finished_before=8, tasks=1, trajectories=3, fewer_before=8)
+
+
+MADE = MadeBy(policy={}, revision="", offered={}, setup={}, instructions="", seed=0, max_steps=8)
+
+
+def test_groups_whose_record_is_gone_or_spoilt_are_refused_until_they_are_begun_anew(tmp_path):
+    out, record = tmp_path / "groups.jsonl", tmp_path / "groups.run.json"
+    sample(tasks(2), Player(1), out, made_by=MADE)
+    assert sample(tasks(3), Player(1), out, made_by=MADE).finished_before == 2
+    record.write_text("{}")
+    with pytest.raises(IntegrityError, match=r"groups\.run\.json cannot be read \(.*missing.*; choose another --out"):
+        sample(tasks(3), Player(1), out, made_by=MADE)
+    record.unlink()
+    with pytest.raises(IntegrityError, match=r"is not known: .*groups\.run\.json is not there; .* --force"):
+        sample(tasks(3), Player(1), out, made_by=MADE)
+    assert sample(tasks(1), Player(1), out, made_by=MADE, force=True) == Sampled(tasks=1, trajectories=1)
+    assert set(grades(out)) == {"t0"}
+    assert record.is_file()
 
 
 def test_a_task_of_which_everything_broke_is_tried_again_and_counts_once(tmp_path):

@@ -20,6 +20,7 @@ from firstchair.core.atomic import make_dirs
 from firstchair.core.errors import ConfigError, DataError, RunFailed
 from firstchair.core.progress import Progress, Silent
 from firstchair.data.orchestration.groups import Group, encode_group, finished_tasks
+from firstchair.data.orchestration.made_by import MadeBy, begin, refuse_another
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Trajectory
 
@@ -73,15 +74,19 @@ async def sample_tasks(
     samples: int = SAMPLES,
     shard: Shard = Shard(),
     progress: Progress | None = None,
+    made_by: MadeBy | None = None,
+    force: bool = False,
 ) -> Sampled:
     """Sample every task of the shard that ``out`` does not hold yet, and append its group to ``out``.
 
-    ``play`` yields ``samples`` trajectories of each. Raises ``DataError`` when a task id comes twice, ``ConfigError``
-    while another process writes to ``out``, ``RunFailed`` when the disk refuses or ``play`` ends before it is done,
-    and whatever ``play`` raises; what is finished is then written.
+    ``play`` yields ``samples`` trajectories of each. ``made_by`` is recorded beside ``out``, and what was made by
+    something else is refused; without it nothing is recorded or compared. ``force`` takes away what is there first.
+    Raises ``DataError`` when a task id comes twice, ``IntegrityError`` naming what differs from the record,
+    ``ConfigError`` while another process writes to ``out``, ``RunFailed`` when the disk refuses or ``play`` ends
+    before it is done, and whatever ``play`` raises; what is finished is then written.
     """
     make_dirs(out.parent)
-    known = finished_tasks(out)
+    known: dict[str, int] = {}
     done = Sampled()
     bar = progress or Silent()
     open_: dict[str, tuple[OrchestrationTask, list[Trajectory]]] = {}
@@ -92,6 +97,11 @@ async def sample_tasks(
             yield task
 
     with LineAppender(out) as lines:
+        if force:
+            lines.clear()
+        if made_by is not None:
+            (begin if lines.empty else refuse_another)(out, made_by)
+        known |= finished_tasks(out)
         async with aclosing(play(started())) as played:
             async for trajectory in played:
                 task, found = open_[trajectory.task_id]
