@@ -31,7 +31,8 @@ from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.review import review
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
-from firstchair.rollout.environment import Outcome
+from firstchair.rollout.environment import Outcome, Step
+from firstchair.rollout.episodes import Limits
 from firstchair.rollout.policy import Actor, PolicyReply, PolicyRequest
 from firstchair.rollout.teacher_policy import TeacherPolicy
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
@@ -386,6 +387,77 @@ def test_an_environment_that_fails_ends_its_own_episode_and_teaches_nothing(faul
     assert first.outcome is None
     assert first.error == f"environment.{fault}: RuntimeError: {fault} is broken"
     assert first.lessons == ()
+    assert second.outcome is not None
+    assert second.lessons
+
+
+class Troubled(WordEnvironment):
+    """Fails as ``fault`` says, ``METHOD HOW``; its ``step`` only once something is stored."""
+
+    async def _trouble(self, method: str) -> None:
+        wanted, _, how = self._task.fault.partition(" ")
+        if wanted != method:
+            return
+        if how == "hangs":
+            await asyncio.Event().wait()
+        if how == "exits":
+            raise SystemExit(3)
+        if how == "cancels":
+            raise asyncio.CancelledError
+        raise TimeoutError("its own clock")
+
+    async def step(self, action: Action) -> Step:
+        if self._stored:
+            await self._trouble("step")
+        return await super().step(action)
+
+    async def verify(self) -> Outcome:
+        if self._task.fault == "verify babbles":
+            return "fine"  # type: ignore[return-value]
+        await self._trouble("verify")
+        return await super().verify()
+
+    def snapshot(self) -> Any:
+        if self._task.fault == "snapshot raises":
+            raise OSError("raised before there was anything to await")
+        return self._held()
+
+    async def _held(self) -> Any:
+        await self._trouble("snapshot")
+        return await super().snapshot()
+
+    async def restore(self, snapshot: Any) -> None:
+        await self._trouble("restore")
+        await super().restore(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("step hangs", "environment.step: no answer within 0.05 s"),
+        ("verify hangs", "environment.verify: no answer within 0.05 s"),
+        ("snapshot hangs", "environment.snapshot: no answer within 0.05 s"),
+        ("restore hangs", "environment.restore: no answer within 0.05 s"),
+        ("restore is late", "environment.restore: TimeoutError: its own clock"),
+        ("snapshot raises", "environment.snapshot: OSError: raised before there was anything to await"),
+        ("verify exits", "environment.verify: SystemExit: 3"),
+        ("step cancels", "environment.step: CancelledError: nobody had cancelled it"),
+        ("restore cancels", "environment.restore: CancelledError: nobody had cancelled it"),
+        ("verify babbles", "environment.verify: DataError: found 'fine'; expected Outcome"),
+    ],
+)
+def test_an_environment_that_hangs_or_breaks_in_any_way_costs_its_own_episode_and_the_round_goes_on(
+    fault: str, error: str
+) -> None:
+    def learner(request: PolicyRequest) -> PolicyReply:
+        return PolicyReply(action=store("wrong") if len(request.messages) == 2 else store("again"))
+
+    bad = WordTask(task_id="bad", words=("fox",), fault=fault)
+    teacher = expert_of(WordExpert())
+    first, second = play(
+        Troubled, [bad, words("owl")], ByFunction(learner), teacher, limits=Limits(stall_s=0.05), max_steps=3
+    )
+    assert (first.error, first.outcome, first.lessons) == (error, None, ())
     assert second.outcome is not None
     assert second.lessons
 

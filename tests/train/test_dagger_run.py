@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -8,12 +9,14 @@ import pytest
 from firstchair.core.config import load_recipe, validate
 from firstchair.core.errors import ConfigError, IntegrityError, RunFailed
 from firstchair.data.sft import read_sft
+from firstchair.rollout.dagger import run_dagger
 from firstchair.rollout.dagger_teacher import Spent
 from firstchair.rollout.desk.definitions import desk_tools
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.server import running_teacher
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
+from firstchair.rollout.episodes import Limits
 from firstchair.testing.fault_server import Answer, FaultServer
 from firstchair.train import dagger_run
 from firstchair.train.dagger_figures import DaggerFigures, RoundFigures, Taught
@@ -169,6 +172,62 @@ def test_a_round_without_any_label_stops_the_run_with_the_reasons(base, tmp_path
     # What was played is there to be looked at, and is played again.
     assert (recipe.out / "round-1" / "rollouts.jsonl").is_file()
     assert not (recipe.out / "round-1" / "taught.json").exists()
+
+
+class Troubled(DeskEnvironment):
+    """The first task is never judged, and the second's first step raises; ``everywhere``, each task's does."""
+
+    everywhere = False
+
+    async def reset(self, task, seed):
+        self.number = int(task.task_id.split("-")[2])
+        return await super().reset(task, seed)
+
+    async def step(self, action):
+        if self.number == 1 or self.everywhere:
+            raise OSError("no database")
+        return await super().step(action)
+
+    async def verify(self):
+        if self.number == 0:
+            await asyncio.Event().wait()
+        return await super().verify()
+
+
+def troubled(base, out, monkeypatch):
+    """A run whose only round is played in ``Troubled``; the teacher takes every step, so nobody else can be late."""
+
+    def hurried(environment, tasks, learner, teacher, plan, **options):
+        return run_dagger(Troubled, tasks, learner, teacher, replace(plan, limits=Limits(stall_s=0.1)), **options)
+
+    monkeypatch.setattr(dagger_run, "run_dagger", hurried)
+    return recipe_of(base, out, rounds=1, tasks={"per_round": 3, "seed": 12}, beta={"first": 1.0}, noise=0.0)
+
+
+def test_episodes_whose_environment_hangs_or_raises_are_counted_and_the_round_learns_from_the_rest(
+    base, tmp_path, monkeypatch
+):
+    run = train_dagger(troubled(base, tmp_path / "run", monkeypatch))
+    taught = run.figures.rounds[1].taught
+    assert taught.errors == {"environment.verify": 1, "environment.step": 1}
+    assert taught.episodes == 3
+    sessions = lines_of(run.run_dir / "round-1" / "rollouts.jsonl")
+    assert [session["labels"].get("error") for session in sessions] == [
+        "environment.verify: no answer within 0.1 s",
+        "environment.step: OSError: no database",
+        None,
+    ]
+    assert ["completed" in session["labels"] for session in sessions] == [False, False, True]
+    (record,) = read_sft(run.run_dir / "round-1" / "records.jsonl")
+    assert record.meta["labels"]["task_id"] == sessions[2]["labels"]["task_id"]
+
+
+def test_a_round_that_loses_every_episode_to_its_environment_stops_with_the_reason(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(Troubled, "everywhere", True)
+    recipe = troubled(base, tmp_path / "run", monkeypatch)
+    lost = r"lost to errors: {'environment.step': 3} \(the first: environment.step: OSError: no database\)"
+    with pytest.raises(RunFailed, match=lost):
+        train_dagger(recipe)
 
 
 @pytest.fixture(scope="module")

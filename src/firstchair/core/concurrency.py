@@ -36,3 +36,9 @@ async def to_the_end(work: Awaitable[Result]) -> Result:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+def was_cancelled() -> bool:
+    """Whether somebody asked this task to stop. If nobody did, a ``CancelledError`` is what was awaited failing."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

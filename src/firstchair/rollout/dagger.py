@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -29,19 +29,16 @@ from firstchair.catalog.verdict import Scorer, Verdict
 from firstchair.chat.actions import Action, action_of
 from firstchair.chat.messages import Message, Tool, ToolCall
 from firstchair.core.concurrency import all_or_none
-from firstchair.core.errors import ConfigError
 from firstchair.core.jsontext import canonical
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.dagger_teacher import DaggerTeacher, Untaught
-from firstchair.rollout.environment import Conducting, Environment, Outcome
+from firstchair.rollout.environment import Environment, Outcome
+from firstchair.rollout.environment_guard import EnvironmentFailed
 from firstchair.rollout.episodes import NO_LIMITS, Limits, Task, ask_policy
 from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, LiveEpisode
 from firstchair.rollout.policy import Policy, PolicyReply, TokenPolicy
 from firstchair.traces.decisions import DecisionPoint
 from firstchair.traces.session import Session
-
-Result = TypeVar("Result")
-
 
 By = Literal["teacher", "learner", "noise"]
 """Who takes a step."""
@@ -201,10 +198,6 @@ def _plans(tasks: Iterable[Task], policy: str, plan: DaggerPlan) -> Iterator[Epi
         )
 
 
-class _EnvironmentFailed(Exception):
-    """It raised, or took too long: the episode is over without a verdict."""
-
-
 @dataclass(frozen=True)
 class _Cast:
     """Who takes part."""
@@ -221,6 +214,7 @@ class _Play:
         self._plan, self._dagger = plan, dagger
         self._learner, self._teacher, self._astray = cast.learner, cast.teacher, cast.astray
         self._matchers, self._episode = matchers, LiveEpisode(plan)
+        self._environment = self._episode.environment
         self._unheard: set[int] = set()
         """Messages that the environment never saw: what could not be read, and the answers to that."""
         self._broken = 0
@@ -235,26 +229,19 @@ class _Play:
 
     async def whole(self, env_factory: Callable[[], Environment]) -> MixedEpisode:
         """Play it to its end."""
-
-        def kept() -> Environment:
-            self._environment = env_factory()
-            if isinstance(self._environment, Conducting):
-                raise ConfigError(
-                    "DAgger relabels whole conversations; this environment shows and keeps parts of them"
-                )
-            return self._environment
-
         episode, outcome = self._episode, None
         try:
-            await episode.start(kept)
+            await episode.start(env_factory)
+            if self._environment.conducts:
+                episode.fail("DAgger relabels whole conversations; this environment shows and keeps parts of them")
             self._scorer = Scorer(episode.tools, self._matchers)
             while episode.end is None:
                 # A learner and an environment that never wait would keep Ctrl-C and everything else waiting.
                 await asyncio.sleep(0)
                 await self._step()
             outcome = await episode.judge()
-        except _EnvironmentFailed as error:
-            episode.end, episode.error = EpisodeEnd.ERROR, str(error)
+        except EnvironmentFailed as failed:
+            episode.fail(str(failed))
         finally:
             if isinstance(self._learner, TokenPolicy):
                 self._learner.take(self._plan.episode_id)
@@ -276,7 +263,7 @@ class _Play:
         before = episode.request().messages
         taught = await self._ask(before)
         by = self._who(number, taught)
-        held = await self._from("snapshot", self._environment.snapshot()) if by == "learner" else None
+        held = await self._environment.snapshot() if by == "learner" else None
         reply = PolicyReply(action=taught) if by == "teacher" else await ask_policy(self._policy(by), episode)
         if reply is None:
             episode.end = EpisodeEnd.WALL_CLOCK
@@ -325,19 +312,19 @@ class _Play:
     ) -> None:
         """Teach what would have been right at the learner's step just taken and, from ``after`` on, the way out."""
         number, caps = len(self._steps) - 1, self._dagger.caps
-        here = await self._from("snapshot", self._environment.snapshot())
+        here = await self._environment.snapshot()
         standing = self._derailed_at
         at = number if standing is None else standing
         why, room = (Why.DERAILED, caps.derailed) if standing is None else (Why.RECOVERY, caps.recovery)
         if taught is not None and len(before) not in self._shown and self._given[why] < room:
-            await self._from("restore", self._environment.restore(held))
+            await self._environment.restore(held)
             self._learn_from(why, await self._shown_by_teacher(before, 1, taught), number, at)
         if after is not None and self._given[Why.RECOVERY] < caps.recovery:
-            await self._from("restore", self._environment.restore(here))
+            await self._environment.restore(here)
             shown = await self._shown_by_teacher(after, self._dagger.branch_steps)
             if self._learn_from(Why.RECOVERY, shown, number + 1, at):
                 self._shown.add(len(after))
-        await self._from("restore", self._environment.restore(here))
+        await self._environment.restore(here)
 
     async def _shown_by_teacher(
         self, messages: tuple[Message, ...], steps: int, first: Action | None = None
@@ -347,14 +334,14 @@ class _Play:
         Returns the conversation up to its last action, and where its actions are. An action at which the environment
         reports a violation is none of them, and ends it.
         """
-        told, taught, known = list(messages), list[int](), len((await self._verified()).violations)
+        told, taught, known = list(messages), list[int](), len((await self._environment.verify()).violations)
         for number in range(steps):
             action = first if number == 0 and first is not None else await self._ask(told)
             if action is None:
                 break
             action = with_own_ids(action, told)
-            step = await self._from("step", self._environment.step(action))
-            if len((await self._verified()).violations) > known:
+            step = await self._environment.step(action)
+            if len((await self._environment.verify()).violations) > known:
                 self._teacher.failures[Untaught.VIOLATION] += 1
                 break
             taught.append(len(told))
@@ -401,17 +388,7 @@ class _Play:
 
     async def _violations(self) -> tuple[str, ...]:
         """What the environment reports since it was asked last."""
-        return (await self._verified()).violations[self._broken :]
-
-    async def _verified(self) -> Outcome:
-        return await self._from("verify", self._environment.verify())
-
-    async def _from(self, what: str, doing: Awaitable[Result]) -> Result:
-        try:
-            async with asyncio.timeout(self._plan.limits.stall_s):
-                return await doing
-        except Exception as error:
-            raise _EnvironmentFailed(f"environment.{what}: {type(error).__name__}: {error}") from error
+        return (await self._environment.verify()).violations[self._broken :]
 
 
 def with_own_ids(action: Action, messages: Sequence[Message]) -> Action:

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firstchair.chat.messages import Tool
+from firstchair.core.concurrency import was_cancelled
 from firstchair.core.errors import RunFailed
 from firstchair.core.seeds import seed_of
 from firstchair.rollout.environment import Environment, Outcome
-from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, Limits, LiveEpisode, was_cancelled
+from firstchair.rollout.environment_guard import EnvironmentFailed
+from firstchair.rollout.live_episode import EpisodeEnd, EpisodePlan, Limits, LiveEpisode
 from firstchair.rollout.policy import EpisodeTokens, Policy, PolicyReply, PolicyRequest, TokenPolicy
 from firstchair.traces.session import Session, Source
 
@@ -187,6 +189,8 @@ async def ask_policy(policy: Policy, episode: LiveEpisode) -> PolicyReply | None
         if was_cancelled():
             raise
         return PolicyReply(error="policy: CancelledError: nobody had cancelled it")
+    except EnvironmentFailed as failed:
+        return PolicyReply(error=str(failed))
     except Exception as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
         if isinstance(error, TimeoutError) and timeout.expired():
             return PolicyReply(error=f"policy: no reply within {stall_s:g} s") if wait_s == stall_s else None

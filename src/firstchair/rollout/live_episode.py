@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,8 +24,9 @@ from firstchair.chat.messages import (
 from firstchair.core.clock import utc_now
 from firstchair.core.jsontext import content_id
 from firstchair.engines.base import ErrorKind, Stop
-from firstchair.rollout.environment import Closing, Conducting, Environment, Observation, Outcome, Step
-from firstchair.rollout.environment_answer import Answer, checked
+from firstchair.rollout.environment import Environment, Outcome, Step
+from firstchair.rollout.environment_answer import Answer
+from firstchair.rollout.environment_guard import EnvironmentFailed, GuardedEnvironment
 from firstchair.rollout.policy import PolicyReply, PolicyRequest
 from firstchair.traces.session import ModelCall, Session, Source, Turn, catalog_id_of
 
@@ -70,10 +70,6 @@ class Limits:
     failed: an error, not a limit."""
 
 
-CLOSE_S = 10.0
-"""Longest wait for an environment to close."""
-
-
 @dataclass(frozen=True)
 class EpisodePlan:
     """What is to be run, fixed before it starts."""
@@ -110,11 +106,11 @@ class LiveEpisode:
         self.steps = 0
         self.sampled_tokens = 0
         self.tool_s = 0.0
+        self.environment = GuardedEnvironment(plan.limits.stall_s)
+        """What the episode is played in; whoever asks it beside the episode does so here too."""
         self._started = time.monotonic()
         self._close_error = ""
         self.malformed: list[dict[str, Any]] = []
-        self._environment: Environment | None = None
-        self._conductor: Conducting | None = None
         self._retracted: list[dict[str, Any]] = []
         self._notes: dict[str, Any] | None = None
         self._created_at = utc_now()
@@ -127,13 +123,8 @@ class LiveEpisode:
 
     async def start(self, env_factory: Callable[[], Environment]) -> None:
         """Reset a new environment to the plan's task."""
-
-        async def begin() -> Observation:
-            self._environment = env_factory()
-            self._conductor = self._environment if isinstance(self._environment, Conducting) else None
-            return await self._environment.reset(self.plan.task, self.plan.seed)
-
-        observation = await self._asked("reset", Observation, begin)
+        reset = self.environment.reset(env_factory, self.plan.task, self.plan.seed)
+        observation = await self._answered(reset)
         if observation is None:
             return
         self._tools = tuple(observation.tools)
@@ -142,9 +133,9 @@ class LiveEpisode:
             self._context_end = len(observation.messages)
 
     def request(self) -> PolicyRequest:
-        """What the policy is to decide now."""
+        """What the policy is to decide now. Raises ``EnvironmentFailed`` where a conductor cannot say."""
         messages = tuple(self._messages)
-        shown = messages if self._conductor is None else self._conductor.shown(messages)
+        shown = self.environment.shown(messages)
         return PolicyRequest(
             episode_id=self.plan.episode_id,
             messages=shown,
@@ -212,35 +203,14 @@ class LiveEpisode:
 
     async def judge(self) -> Outcome | None:
         """The environment's verdict on its present state; ``None`` after an error or a cancellation."""
-        if self.error is not None or self._environment is None:
+        if self.error is not None or not self.environment.exists:
             return None
-        return await self._asked("verify", Outcome, self._environment.verify)
+        return await self._answered(self.environment.verify())
 
     async def close(self) -> None:
         """Let the environment release what it holds; one that cannot is noted in the session's meta."""
-        environment, self._environment = self._environment, None
-        self._take_notes()
-        if not isinstance(environment, Closing):
-            return
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                await environment.close()
-        except asyncio.CancelledError:
-            if was_cancelled():
-                raise
-            self._close_error = "environment.close: CancelledError: nobody had cancelled it"
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the rollout boundary: what was judged stays judged
-            self._close_error = f"environment.close: {type(error).__name__}: {error}"
-
-    def _take_notes(self) -> None:
-        if self._conductor is None:
-            return
-        try:
-            notes = self._conductor.notes()
-            msgspec.json.encode(notes)
-        except Exception as error:  # noqa: BLE001 - the rollout boundary: the episode stays as it is, the record says it
-            notes = {"error": f"environment.notes: {type(error).__name__}: {error}"}
-        self._notes, self._conductor = notes, None
+        self._notes = self.environment.notes()
+        self._close_error = await self.environment.close()
 
     def session(self, outcome: Outcome | None) -> Session:
         """The record. Its id is content-addressed: the same conversation of the same policy is the same session."""
@@ -291,9 +261,8 @@ class LiveEpisode:
             self._messages.append(message)
 
     async def _step(self, action: Action) -> None:
-        environment, clock = self._environment, time.monotonic()
-        assert environment is not None
-        step = await self._asked("step", Step, lambda: environment.step(action))
+        clock = time.monotonic()
+        step = await self._answered(self.environment.step(action))
         self.tool_s += time.monotonic() - clock
         if step is not None:
             self._follow(step)
@@ -326,10 +295,10 @@ class LiveEpisode:
             }
         )
         told = False
-        if self._conductor is not None:
-            conductor, action = self._conductor, reply.action or Action(kind="final_reply", text=reply.raw_text)
+        if self.environment.conducts:
+            action = reply.action or Action(kind="final_reply", text=reply.raw_text)
             action = _with_calls(action, message.tool_calls)
-            step = await self._asked("unreadable", Step, lambda: conductor.unreadable(action, reply.problems))
+            step = await self._answered(self.environment.unreadable(action, reply.problems))
             if step is None:
                 return
             self._follow(step)
@@ -381,30 +350,17 @@ class LiveEpisode:
             error = reply.call.error or reply.error
             self._calls.append(msgspec.structs.replace(reply.call, message_index=message_index, error=error))
 
-    async def _asked(self, method: str, wanted: type[Answer], call: Callable[[], Awaitable[Answer]]) -> Answer | None:
-        """What the environment's ``method`` gave; ``None`` when it failed, which has then ended the episode."""
-        where, stall_s = f"environment.{method}", self.plan.limits.stall_s
+    async def _answered(self, answer: Awaitable[Answer]) -> Answer | None:
+        """The environment's answer; ``None`` when it failed, which has then ended the episode."""
         try:
-            async with asyncio.timeout(stall_s) as timeout:
-                found = await call()
-            return checked(found, wanted)
-        except asyncio.CancelledError:
-            if was_cancelled():
-                raise
-            self._fail(where, "CancelledError: nobody had cancelled it")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the rollout boundary: recorded and counted
-            late = isinstance(error, TimeoutError) and timeout.expired()
-            self._fail(where, f"no answer within {stall_s:g} s" if late else f"{type(error).__name__}: {error}")
-        return None
+            return await answer
+        except EnvironmentFailed as failed:
+            self.fail(str(failed))
+            return None
 
-    def _fail(self, where: str, reason: str) -> None:
-        self.end, self.error = EpisodeEnd.ERROR, f"{where}: {reason}"
-
-
-def was_cancelled() -> bool:
-    """Whether somebody asked this task to stop. If nobody did, a ``CancelledError`` is what was awaited failing."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    def fail(self, reason: str) -> None:
+        """End the episode without a verdict."""
+        self.end, self.error = EpisodeEnd.ERROR, reason
 
 
 def _reason(reply: PolicyReply) -> str:

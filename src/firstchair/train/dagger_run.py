@@ -219,9 +219,10 @@ class _Run:
             seed=recipe.seed,
         )
         if not records:
+            first = next((f" (the first: {episode.error})" for episode in episodes if episode.error), "")
             raise RunFailed(
                 f"round {number} gave nothing to learn: {taught.episodes} of {count} episodes played, lost to "
-                f"errors: {taught.errors or 'none'}, without a label: {taught.failures or 'none'}"
+                f"errors: {taught.errors or 'none'}{first}, without a label: {taught.failures or 'none'}"
             )
         write_sft(here / "records.jsonl", records, force=True)
         return taught
