@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
-from tests.rewards.conftest import picks, sample, says, text_of
+from tests.rewards.conftest import blocks_of, picks, sample, says, text_of
 
 from firstchair.chat.actions import Action
 from firstchair.core.config import validate
@@ -13,12 +16,14 @@ from firstchair.engines.base import ErrorKind, Generation, Stop
 from firstchair.engines.scripted import ScriptedEngine
 from firstchair.rewards.composition import Composition
 from firstchair.rewards.judge_client import JudgeClient
+from firstchair.rewards.judge_server import open_judge
 from firstchair.rewards.probes import WORTHLESS, ProbePair, pairs_from_expert, probe_rewards
 from firstchair.rollout.desk.environment import DeskEnvironment
 from firstchair.rollout.desk.tasks import make_tasks
 from firstchair.rollout.desk.teacher import Teacher
 from firstchair.rollout.python_environment import PythonEnvironment
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
+from firstchair.testing.fault_server import Answer, FaultServer, Seen
 
 DONE = {"name": "done", "kind": "verifier", "check": "completed"}
 FORM = {"name": "form", "kind": "verifier", "check": "structured", "output_schema": {"type": "object"}}
@@ -137,6 +142,65 @@ def test_a_pairwise_judge_that_falls_for_one_phrase_stops_the_run(text):
 def test_a_pairwise_judge_that_prefers_a_place_stops_the_run():
     with pytest.raises(ConfigError, match=r"better cannot tell .*: found 0\.5 .* and 0\.5"):
         probe(made(BETTER), judge=lambda request: picks("A"))
+
+
+def served(rubric: Callable[[str], int], *, slow_s: float = 0.0) -> Any:
+    """A judge's server: ``rubric`` scores answers, and of two the better scored wins. Scores come slowly."""
+
+    def script(seen: Seen, number: int) -> Answer:
+        shown = blocks_of(seen.body["messages"][1]["content"])
+        if "answer" in shown:
+            value: dict[str, Any] = {"reason": "r", "tone": rubric(shown["answer"])}
+        else:
+            first, second = rubric(shown["answer A"]), rubric(shown["answer B"])
+            value = {"reason": "r", "winner": "A" if first > second else "B" if second > first else "tie"}
+        said = {"role": "assistant", "content": orjson.dumps(value).decode()}
+        drip_s = slow_s if "tone" in value else 0.0
+        return Answer({"choices": [{"message": said, "finish_reason": "stop"}]}, drip_s=drip_s)
+
+    return FaultServer(script)
+
+
+def probe_at(server: FaultServer, concurrency: int) -> Counter[str]:
+    """Probe a rubric and a comparison; returns what the judge's client counted."""
+    judge = {"base_url": f"{server.base_url}/v1", "model": "m", "concurrency": concurrency, "tries": 1}
+    components = [{**MANNER, "weight": 0.1}, {**BETTER, "weight": 0.1}]
+    composition = validate(Composition, {"components": components, "judge": judge}, source="test")
+
+    async def probed() -> Counter[str]:
+        client = open_judge(composition.judge)
+        try:
+            await probe_rewards(composition, (), client)
+            return client.counts
+        finally:
+            await client.close()
+
+    return asyncio.run(probed())
+
+
+def honest(answer: str) -> int:
+    return 2 if answer == PROBE["good"] else 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 6])
+def test_as_many_probes_are_asked_at_once_as_the_judge_takes_and_none_twice(concurrency):
+    with served(honest) as server:
+        counts = probe_at(server, concurrency)
+    # Each pair alone has two questions in the air, so only more than two show that pairs are asked at once.
+    assert server.most == 1 if concurrency == 1 else 2 < server.most <= 6
+    said = [text for text in WORTHLESS if text.strip()]
+    rubric, compared = 2 + len(said), 2 * (1 + len(said))
+    assert len(server.seen) == counts["asked"] == rubric + compared
+    assert len({orjson.dumps(seen.body) for seen in server.seen}) == len(server.seen)
+
+
+def test_the_first_component_that_fails_is_named_whichever_answer_comes_first():
+    with (
+        served(lambda answer: 1, slow_s=0.001) as server,
+        pytest.raises(ConfigError, match=r"component manner cannot tell .* for probe:manner:good"),
+    ):
+        probe_at(server, 64)
+    assert any("answer A" in blocks_of(seen.body["messages"][1]["content"]) for seen in server.seen)
 
 
 def test_an_environments_expert_gives_known_answers():

@@ -6,7 +6,8 @@ over, teaches exactly that. Both are cheap to find before the first step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,6 +127,23 @@ def _calling(name: str, arguments: dict[str, str]) -> Action:
     return Action(kind="tool_call", calls=(ToolCall.of("call_probe", name, arguments),))
 
 
+@dataclass(frozen=True)
+class _Probe:
+    """A component alone, or all of them, and what it has to tell apart."""
+
+    name: str
+    grader: Grader
+    pairs: Sequence[ProbePair]
+    each: bool = False
+    """Each of ``pairs`` must be told apart; else none may be reversed, and one told apart is enough."""
+    worthless: Sequence[str] = ()
+    """Answers that must stay below the first pair's good one."""
+
+    def all_pairs(self) -> list[ProbePair]:
+        """``pairs``, and behind them one for each worthless answer."""
+        return [*self.pairs, *(_against(self.pairs[0].good, n, text) for n, text in enumerate(self.worthless))]
+
+
 async def probe_rewards(
     composition: Composition, pairs: Sequence[ProbePair], judge: JudgeClient | None = None
 ) -> None:
@@ -137,53 +155,77 @@ async def probe_rewards(
     good one. Cost, latency and length say nothing about quality, and a scripted expert has none: they are left out.
     What is left of the reward must tell apart every pair to which it applies.
 
+    As many pairs are graded at once as the judge takes questions (``judge.concurrency``). Whichever answer comes
+    first, the first component that fails is named; what else is being asked then is cancelled.
+
     Raises ``ConfigError`` naming the component and both values, ``GradingError`` when it gives no value at all.
     """
+    probes = _probes(composition, pairs, judge)
+    room = asyncio.Semaphore(1 if composition.judge is None else composition.judge.concurrency)
+
+    async def values(probe: _Probe, pair: ProbePair) -> tuple[float, float]:
+        async with room:
+            return await _values(probe.grader, probe.name, pair)
+
+    asked = [[asyncio.ensure_future(values(probe, pair)) for pair in probe.all_pairs()] for probe in probes]
+    try:
+        for probe, found in zip(probes, asked, strict=True):
+            await _judge_probe(probe, found)
+    finally:
+        tasks = [task for found in asked for task in found]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _probes(composition: Composition, pairs: Sequence[ProbePair], judge: JudgeClient | None) -> list[_Probe]:
     own = configured_pairs(composition)
     deciding = tuple(one for one in composition.components if not isinstance(one, MeasureComponent))
     if not deciding:
         raise ConfigError("reward: cost, latency and length alone reward doing nothing; add a verifier or a judge")
+    probes: list[_Probe] = []
     for component in deciding:
         mine = [own[component.name]] if component.name in own else pairs
         mine = [pair for pair in mine if applies(component, pair.good.labels) and applies(component, pair.bad.labels)]
-        alone = composition.model_copy(update={"components": (component,)})
-        await _probe_alone(Grader(alone, judge), component.name, mine)
-        if isinstance(component, JudgeComponent):
-            await _probe_worthless(Grader(alone, judge), component.name, mine[0].good)
+        if not mine:
+            raise ConfigError(
+                f"reward component {component.name}: found no known-good and known-bad answer to probe it with; give "
+                "it a `probe`, or an environment with an expert whose tasks it applies to"
+            )
+        grader = Grader(composition.model_copy(update={"components": (component,)}), judge)
+        worthless = WORTHLESS if isinstance(component, JudgeComponent) else ()
+        probes.append(_Probe(component.name, grader, mine, worthless=worthless))
     # Pairs of a component's own are texts, which verifiers cannot grade: the whole is probed with the others.
     whole = Grader(composition.model_copy(update={"components": deciding}), judge)
-    for pair in pairs:
-        if any(applies(component, pair.good.labels) for component in deciding):
-            good, bad = await _values(whole, "reward", pair)
-            if not good > bad:
-                raise _blind("reward", good, bad, pair)
+    shared = [pair for pair in pairs if any(applies(component, pair.good.labels) for component in deciding)]
+    return [*probes, _Probe("reward", whole, shared, each=True)]
 
 
-async def _probe_alone(grader: Grader, name: str, pairs: Sequence[ProbePair]) -> None:
-    if not pairs:
-        raise ConfigError(
-            f"reward component {name}: found no known-good and known-bad answer to probe it with; give it a `probe`, "
-            "or an environment with an expert whose tasks it applies to"
-        )
-    told_apart = False
-    for pair in pairs:
-        good, bad = await _values(grader, name, pair)
-        if good < bad:
-            raise _blind(name, good, bad, pair)
+async def _judge_probe(probe: _Probe, found: Sequence[Awaitable[tuple[float, float]]]) -> None:
+    """Look at the values of a probe's pairs, in their order."""
+    number = len(probe.pairs)
+    told_apart = probe.each
+    for pair, waited in zip(probe.pairs, found[:number], strict=True):
+        good, bad = await waited
+        if good < bad or (probe.each and good == bad):
+            raise _blind(probe.name, good, bad, pair)
         told_apart = told_apart or good > bad
     if not told_apart:
-        raise _blind(name, good, bad, pairs[-1])
-
-
-async def _probe_worthless(grader: Grader, name: str, good: Sample) -> None:
-    for number, text in enumerate(WORTHLESS):
-        bad = replace(good, sample_id=f"{good.sample_id}:worthless-{number}", answer=text, final_text=text)
-        best, found = await _values(grader, name, ProbePair(good, bad))
-        if not best > found:
+        raise _blind(probe.name, good, bad, probe.pairs[-1])
+    for text, waited in zip(probe.worthless, found[number:], strict=True):
+        best, other = await waited
+        if not best > other:
             raise ConfigError(
-                f"reward component {name}: found {found:g} for the worthless answer {text!r} and {best:g} for a good "
-                "one; expected less; take another judge, or ask it something that it can decide"
+                f"reward component {probe.name}: found {other:g} for the worthless answer {text!r} and {best:g} for "
+                "a good one; expected less; take another judge, or ask it something that it can decide"
             )
+
+
+def _against(good: Sample, number: int, text: str) -> ProbePair:
+    """``good`` against ``text`` as the answer to the same prompt."""
+    return ProbePair(
+        good, replace(good, sample_id=f"{good.sample_id}:worthless-{number}", answer=text, final_text=text)
+    )
 
 
 async def _values(grader: Grader, name: str, pair: ProbePair) -> tuple[float, float]:
