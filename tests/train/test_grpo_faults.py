@@ -1,8 +1,10 @@
 """What breaks around a GRPO run is counted, masked out and named, and is no score; what it stops goes on later."""
 
 import itertools
+import math
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -11,6 +13,8 @@ from tests.train.test_grpo_run import recipe_of as plain_recipe
 
 from firstchair.chat.actions import Action
 from firstchair.core.errors import RunFailed
+from firstchair.engines.transformers_engine import TransformersEngine
+from firstchair.rollout.engine_policy import EnginePolicy
 from firstchair.rollout.environment import Check, Outcome
 from firstchair.rollout.python_environment import PythonEnvironment
 from firstchair.testing.environment import WordTask
@@ -45,7 +49,7 @@ def recipe_of(base, out, reward, *, prompts, samples, **changes):
 
 
 class Judge:
-    """An HTTP judge: ``well``, in five ways ``ill`` at once, or ``down``."""
+    """An HTTP judge: ``well``, in six ways ``ill`` at once, or ``down``."""
 
     def __init__(self):
         self.health, self.ill = "well", 0
@@ -54,23 +58,29 @@ class Judge:
         if self.health == "down":
             return Answer({}, status=503)
         if self.health == "ill":
+            if len(seen.body["messages"]) > 2:  # asked to mend its chatter, it chats on
+                return ILL[0]
             self.ill += 1
             return ILL[self.ill % len(ILL)] or self._verdict(seen)
         return self._verdict(seen)
 
     def _verdict(self, seen):
         shown = seen.body["messages"][1]["content"]
-        verdict = orjson.dumps({"reason": "r", "tone": 2 if GOOD in shown or '"role"' in shown else 0}).decode()
-        said = {"role": "assistant", "content": verdict}
-        return Answer({"choices": [{"message": said, "finish_reason": "stop"}]})
+        return said(orjson.dumps({"reason": "r", "tone": 2 if GOOD in shown or '"role"' in shown else 0}).decode())
+
+
+def said(text):
+    return Answer({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]})
 
 
 ILL = (
-    None,
+    said("It was lovely."),
     Answer({}, status=429, headers={"retry-after": "0"}),
     Answer({}, status=500),
     Answer(b"garbage"),
+    Answer({}, status=504),
     Answer(stall=True),
+    None,
     None,
 )
 
@@ -100,6 +110,8 @@ class Errand:
             threading.Event().wait()
         if self.trouble == "babbles" and self.number % 2:
             return "fairly good"
+        if self.trouble == "is no number":
+            return Outcome(True, score=math.nan)
         right, liked = self.said == "42", self.number % 2 == 0 and self.mood != "equal"
         return Outcome(right, (Check("right", right), Check("liked", right or liked)))
 
@@ -109,7 +121,7 @@ class Knows:
         return Action(kind="final_reply", text="42")
 
 
-NAMES = ("raises", "is too long", "hangs", "babbles", "is well")
+NAMES = ("raises", "is too long", "hangs", "babbles", "is no number", "is well")
 
 
 def errands():
@@ -131,13 +143,13 @@ def before_each_batch(monkeypatch, act):
 def test_groups_that_fail_whole_or_in_part_or_are_all_alike_are_left_out_and_the_run_goes_on(
     base, tmp_path, monkeypatch
 ):
-    moods = {0: "troubled", 5: "equal", 10: "well"}
+    moods = {0: "troubled", 6: "equal", 12: "well"}
     before_each_batch(monkeypatch, lambda cursor: monkeypatch.setattr(Errand, "mood", moods[cursor]))
-    run = train_grpo(recipe_of(base, tmp_path / "run", {"components": [PARTLY]}, prompts=5, samples=2))
+    run = train_grpo(recipe_of(base, tmp_path / "run", {"components": [PARTLY]}, prompts=6, samples=2))
     groups = [[line[f"groups_{sort}"] for sort in ("kept", "flat", "single", "empty")] for line in run.metrics]
-    assert groups == [[1, 0, 1, 3], [0, 5, 0, 0], [5, 0, 0, 0]]
-    assert [line["failed"] for line in run.metrics] == [7, 0, 0]
-    assert [line["ungraded"] for line in run.metrics] == [7, 0, 0]
+    assert groups == [[1, 0, 1, 4], [0, 6, 0, 0], [6, 0, 0, 0]]
+    assert [line["failed"] for line in run.metrics] == [9, 0, 0]
+    assert [line["ungraded"] for line in run.metrics] == [9, 0, 0]
     assert [line["grad_norm"] > 0 for line in run.metrics] == [True, False, True]
     lines = [line for line in lines_of(run.run_dir) if line["batch"] == 0]
     assert all((line["status"] == "failed") == (line["reward"] is None) for line in lines)
@@ -146,6 +158,51 @@ def test_groups_that_fail_whole_or_in_part_or_are_all_alike_are_left_out_and_the
     assert "context_overflow" in errors["is too long"]
     assert "Errand.verify: no answer within 2 s" in errors["hangs"]
     assert "Errand.verify: found 'fairly good'; expected True" in errors["babbles"]
+    assert "score: found nan; expected a finite number" in errors["is no number"]
+
+
+def test_rollouts_in_which_nothing_was_sampled_or_nothing_is_learnt_are_counted_and_left_out(
+    base, tmp_path, monkeypatch
+):
+    now = Counter()
+    before_each_batch(monkeypatch, lambda cursor: now.update(batches=1))
+    generate, take = TransformersEngine.generate, EnginePolicy.take
+
+    async def silent(self, requests):
+        async for made in generate(self, requests):
+            mute = now["batches"] == 1 and "#1:" in made.request_id
+            yield replace(made, text="", ids=(), logprobs=()) if mute else made
+
+    def masked(self, episode_id):
+        tokens = take(self, episode_id)
+        if now["batches"] < 3:
+            return tokens
+        return replace(tokens, segments=tuple(replace(s, loss_mask=[False] * len(s)) for s in tokens.segments))
+
+    monkeypatch.setattr(TransformersEngine, "generate", silent)
+    monkeypatch.setattr(EnginePolicy, "take", masked)
+    run = train_grpo(recipe_of(base, tmp_path / "run", {"components": [PARTLY]}, prompts=2, samples=2))
+    assert [(line["empty"], line["all_masked"]) for line in run.metrics] == [(2, 0), (0, 0), (0, 4)]
+    groups = [[line[f"groups_{sort}"] for sort in ("kept", "flat", "single", "empty")] for line in run.metrics]
+    assert groups == [[0, 0, 2, 0], [2, 0, 0, 0], [0, 0, 0, 2]]
+    assert [line["grad_norm"] > 0 for line in run.metrics] == [False, True, False]
+    left_out = [line for line in lines_of(run.run_dir) if line["reward"] is None]
+    assert Counter((line["batch"], line["components"]["partly"] is None) for line in left_out) == {
+        (0, False): 2,
+        (4, False): 4,
+    }
+
+
+def test_a_run_of_cut_rollouts_alone_says_that_nothing_was_learnt_where_those_are_masked(base, tmp_path):
+    changes = {
+        "rollouts": {"prompts": 1, "samples": 2, "max_steps": 1, "max_new_tokens": 8},
+        "grpo": {"advantage": {"mask_truncated": True}},
+        "batches": 1,
+    }
+    with pytest.raises(RunFailed, match="no step had a gradient"):
+        train_grpo(plain_recipe(base, tmp_path / "run", **changes))
+    (figures,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert (figures["truncated"], figures["grad_norm"]) == (2, 0.0)
 
 
 def test_groups_of_a_narrow_spread_are_filtered_out_and_counted_and_so_are_rollouts_that_say_nothing(base, tmp_path):
@@ -172,21 +229,23 @@ def test_a_judge_that_is_ill_costs_its_samples_and_one_that_is_down_stops_the_ru
     with FaultServer(judge) as server:
         where = {"base_url": f"{server.base_url}/v1", "model": "m", "tries": 1, "question_s": 3.0}
         reward = {"components": [PARTLY, TASTE], "judge": where}
-        recipe = recipe_of(base, tmp_path / "run", reward, prompts=2, samples=3)
-        with pytest.raises(RunFailed, match=r"none of 6 rollouts could be graded: 6 × taste: server.*resume"):
+        recipe = recipe_of(base, tmp_path / "run", reward, prompts=2, samples=4)
+        with pytest.raises(RunFailed, match=r"none of 8 rollouts could be graded: 8 × taste: server.*resume"):
             train_grpo(recipe)
         judge.health = health[4] = "well"  # a run begins by probing it
         run = train_grpo(recipe, resume=True)
-    assert [line["ungraded"] for line in run.metrics] == [0, 4, 0]
+    assert [line["ungraded"] for line in run.metrics] == [0, 6, 0]
     assert [line["grad_norm"] > 0 for line in (run.metrics[0], run.metrics[2])] == [True, True]
     lines = lines_of(run.run_dir)
     ill = [line for line in lines if line["batch"] == 2]
     assert sorted(line["reasons"]["taste"].partition(":")[0] for line in ill if line["reward"] is None) == [
+        "bad_json",
         "bad_response",
         "deadline",
         "rate_limited",
         "server",
+        "timeout",
     ]
     assert all((line["reward"] is None) == (line["advantage"] is None) for line in lines)
-    assert [line["batch"] for line in lines] == [0] * 6 + [2] * 6 + [4] * 6
-    assert len({line["task_id"] for line in lines}) == 5
+    assert [line["batch"] for line in lines] == [0] * 8 + [2] * 8 + [4] * 8
+    assert len({line["task_id"] for line in lines}) == 6

@@ -271,7 +271,7 @@ def _figures(rounds: Sequence[Played], drawn: int) -> dict[str, float]:
     figures["groups_empty"] -= figures["groups_narrow"]
     for name in ("broken", "no_output"):
         figures[f"dropped_{name}"] = sum(getattr(played.filtered, name) for played in rounds)
-    for name in ("all_masked", "over_long"):
+    for name in ("empty", "all_masked", "over_long"):
         figures[name] = sum(getattr(played.examples.counts, name) for played in rounds)
     rates: dict[str, list[float]] = {
         "reward": [reward for played in rounds for reward in played.rewards if reward is not None],
