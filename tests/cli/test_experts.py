@@ -48,6 +48,9 @@ def test_experts_are_listed_with_where_they_are_asked_or_what_is_missing(run, mo
     assert "5 experts, 5 can be asked" in out
     assert "397b" not in out
     monkeypatch.delenv("OPENROUTER_API_KEY")
+    code, out, _ = run("experts", "ls")
+    assert "not set: OPENROUTER_API_KEY (OpenRouter), for qwen3_5_9b, qwen3_6_27b_fp8, qwen3_5_122b_a10b_fp8\n" in out
+    assert out.count("set a key, give an expert a server of your own") == 1
     code, out, _ = run("experts", "ls", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
     assert "OPENROUTER_API_KEY (OpenRouter)" in rows["qwen3_5_9b"]["missing"]
@@ -84,6 +87,29 @@ def test_an_expert_is_measured_and_its_entry_written(run, catalog, tmp_path):
     code, _, err = run(*given)
     assert code == 2
     assert "exists; pass --force" in err
+
+
+def test_what_a_task_has_decides_who_grades_and_what_only_a_judge_could_is_not_asked(run, catalog, tmp_path):
+    tasks = tmp_path / "tasks.jsonl"
+    rows = [
+        {"problem": "Half of 4?", "gold_answer": r"\frac{4}{2}", "domain": "math"},
+        {"problem": "A: 1, B: 2?", "gold_answer": "B", "choices": ["1", "2"], "domain": "science"},
+        {"problem": "Write it.", "gold_answer": "2", "domain": "code"},
+        {"problem": "Be polite.", "assertions": ["It is."], "domain": "chat"},
+    ]
+    tasks.write_text("".join(json.dumps({"task_id": f"t{n}", **row}) + "\n" for n, row in enumerate(rows)))
+    given = ("experts", "describe", "tiny_1b", tasks, "--catalog", catalog, "--json")
+    code, out, err = run(*given, "--out", tmp_path / "out.yaml")
+    assert code == 0, err
+    assert {one["domain"]: one["accuracy"]["value"] for one in json.loads(out)["domains"]} == {
+        "math": 1,
+        "science": 1,
+    }
+    assert "not asked, only a judge could grade the answer: 2 tasks" in err
+    tasks.write_text(json.dumps({"task_id": "t", **rows[3]}) + "\n")
+    code, _, err = run(*given, "--out", tmp_path / "other.yaml")
+    assert code == 2
+    assert "no task in it that can be graded without a judge; give tasks with a gold answer or tests" in err
 
 
 def test_prices_are_shown_and_updated(run, tmp_path):

@@ -110,7 +110,7 @@ def test_bad_records_are_listed_beside(run, tmp_path, monkeypatch):
             ("import", "general_thought={thoughts}", "--out", "t", "--domain", "law"),
             "--domain law: these sources have none; they have chat, code, math, medical, misc",
         ),
-        (("import", "{own}", "--out", "t", "--domain", "law"), "no task in it: another domain (1, first "),
+        (("import", "{own}", "--out", "t", "--domain", "law"), "no task in it: of domain misc (1, first "),
         (("import", "general_thought={thoughts}", "--out", "t", "--balance"), "--balance needs --limit"),
         (("show", "{own}", "--domain", "math"), "no task of domain math"),
         (("show", "{own}", "--id", "x"), "no task of id 'x'"),

@@ -18,6 +18,7 @@ from firstchair.evals.expert_description import (
     writer,
 )
 from firstchair.evals.stats import wilson
+from firstchair.rewards.answers.base import Grade
 from firstchair.rollout.orchestration.task import OrchestrationTask
 
 EXPERT = Expert(model="acme/Tiny-1B", category="local_open_source", summary="Short answers. Measured: old figures.")
@@ -53,6 +54,12 @@ class Pool:
         pass
 
 
+async def grade(task: OrchestrationTask, answer: str) -> Grade:
+    if task.gold_answer is None:
+        return Grade(None, "exact", "the task has no gold answer")
+    return Grade(answer.rstrip(".") == task.gold_answer, "exact")
+
+
 def tasks() -> list[OrchestrationTask]:
     numbered = [task(n, domain) for domain in ("math", "code", "chat") for n in range(8)]
     return [*numbered, task(0, "science", None)]
@@ -60,7 +67,7 @@ def tasks() -> list[OrchestrationTask]:
 
 def test_accuracy_cost_and_latency_are_measured_by_domain_and_faults_stand_in_no_figure() -> None:
     pool = Pool()
-    found = asyncio.run(measure_expert(pool, "tiny_1b", tasks(), concurrency=3))
+    found = asyncio.run(measure_expert(pool, "tiny_1b", tasks(), grade, concurrency=3))
     assert pool.most == 3
     by_domain = {one.domain: one for one in found.domains}
     math, code, chat, science = (by_domain[name] for name in ("math", "code", "chat", "science"))
@@ -81,7 +88,7 @@ def test_the_entry_holds_the_models_sentence_and_figures_written_by_code() -> No
     pool = Pool()
 
     async def go() -> tuple[Expert, Expert]:
-        found = await measure_expert(pool, "tiny_1b", tasks())
+        found = await measure_expert(pool, "tiny_1b", tasks(), grade)
         described = await describe_expert(EXPERT, found, writer(pool, "poet"))
         assert pool.questions[-1] == sentence_question(found)
         return described, await describe_expert(EXPERT, found)
@@ -107,8 +114,8 @@ def test_what_a_writer_may_not_write_is_refused() -> None:
 
 def test_nothing_is_described_from_answers_that_nobody_graded() -> None:
     with pytest.raises(RunFailed, match="none of 2 answers could be graded: 503: busy; the task has no gold answer"):
-        asyncio.run(measure_expert(Pool(), "tiny_1b", [task(0, "chat"), task(0, "science", None)]))
-    found = asyncio.run(measure_expert(Pool(), "tiny_1b", [task(1, "math")]))
+        asyncio.run(measure_expert(Pool(), "tiny_1b", [task(0, "chat"), task(0, "science", None)], grade))
+    found = asyncio.run(measure_expert(Pool(), "tiny_1b", [task(1, "math")], grade))
     with pytest.raises(ConfigError, match="is of tiny_1b, not of other"):
         asyncio.run(describe_expert(EXPERT.model_copy(update={"model": "other"}), found))
 

@@ -275,5 +275,5 @@ def test_the_choice_is_part_of_what_the_tokens_are(build, tmp_path):
 
 
 def test_a_record_that_does_not_say_whether_it_is_correct_is_refused(build, corpus):
-    with pytest.raises(DataError, match=r":1: meta\.correct: found 'nothing'; expected true or false"):
+    with pytest.raises(DataError, match=r":1: meta\.correct: found nothing; expected true or false"):
         build(corpus, select="correct")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -90,12 +90,16 @@ def resolve(expert: Expert, catalog: ExpertCatalog, environ: Mapping[str, str]) 
             return backend
     if expert.name in catalog.routes:
         raise ConfigError(f"routes.{expert.name}: the environment variable {possible[0].key_env} is not set; set it")
-    keys = " or ".join(f"{one.key_env} ({VENDORS[one.provider].title})" for one in possible)
-    need = f"neither is set: {keys}" if len(possible) > 1 else f"not set: {keys}" if keys else "no provider is named"
     raise ConfigError(
-        f"expert {expert.name} cannot be reached: {need}; set a key, give endpoints.{expert.name} a server of your "
-        "own, or exclude it"
+        f"expert {expert.name} cannot be reached: {needed(possible)}; set a key, give endpoints.{expert.name} a "
+        "server of your own, or exclude it"
     )
+
+
+def needed(possible: Sequence[Backend]) -> str:
+    """Which keys one of ``possible`` would have to have, none of which is set."""
+    keys = " or ".join(f"{one.key_env} ({VENDORS[one.provider].title})" for one in possible)
+    return f"neither is set: {keys}" if len(possible) > 1 else f"not set: {keys}" if keys else "no provider is named"
 
 
 def reachable(catalog: ExpertCatalog, environ: Mapping[str, str]) -> tuple[dict[str, Backend], dict[str, str]]:

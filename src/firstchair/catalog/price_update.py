@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from firstchair.catalog.prices import MILLION, ModelPrice, PriceFile
 from firstchair.catalog.token_counts import NANO
-from firstchair.core.config import validate
+from firstchair.core.config import validate, words_of
 from firstchair.core.errors import ConfigError, DataError, UpstreamError
 from firstchair.core.jsontext import JsonProblem, dumps, loads
 from firstchair.core.yamltext import read_yaml
@@ -134,7 +134,7 @@ def _price(pricing: Mapping[str, Any]) -> ModelPrice:
     try:
         return ModelPrice.model_validate(known)
     except ValidationError as error:
-        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        raise ValueError(words_of(error.errors()[0])) from None
 
 
 def _decimal(name: str, value: Any) -> Decimal:

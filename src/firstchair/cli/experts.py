@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,13 +31,6 @@ CatalogFile = Annotated[
 ]
 
 
-class Grader(StrEnum):
-    """Who grades answers."""
-
-    exact = "exact"
-    domain = "domain"
-
-
 @app.callback()
 def _group() -> None:
     """Models that are asked as tools: who they are, where they are reached, what they are good at."""
@@ -51,7 +43,7 @@ def list_experts(
     """List the experts, where each is asked with the keys that are set, and what it costs."""
     import os
 
-    from firstchair.catalog.backends import VENDORS, listed_price, reachable
+    from firstchair.catalog.backends import VENDORS, backends, listed_price, needed, reachable
     from firstchair.catalog.price_update import usd_text
     from firstchair.catalog.prices import PriceTable
     from firstchair.cli.tables import Column, counted, number, print_json, print_list
@@ -72,8 +64,14 @@ def list_experts(
     columns = [Column("expert"), Column("category", "end", 8), Column("asked at", "middle"), number("in $/1M")]
     print_list([*columns, number("out $/1M")], [row[:5] for row in rows], wide=wide)
     typer.echo(f"{counted(len(rows), 'expert')}, {len(found)} can be asked; prices of {table.version}")
-    for reason in missing.values():
-        typer.echo(reason)
+    cannot: dict[str, list[str]] = {}
+    for expert in loaded.experts:
+        if expert.name in missing:
+            cannot.setdefault(needed(backends(expert, loaded)), []).append(expert.name)
+    for need, names in cannot.items():
+        typer.echo(f"{need}, for {', '.join(names)}")
+    if cannot:
+        typer.echo("set a key, give an expert a server of your own (`endpoints` of --catalog), or exclude it")
 
 
 @app.command()
@@ -111,31 +109,38 @@ def describe(
     writer: Annotated[
         str, typer.Option(help="Expert that puts the figures into words; the present words stay unless given.")
     ] = "",
-    grader: Annotated[
-        Grader, typer.Option(help="exact: normalised text; domain: by what a task has, algebra for math.")
-    ] = Grader.exact,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Which tasks are taken.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, help="Questions under way at once.")] = 8,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure an expert on tasks and write its catalog entry: accuracy by domain with intervals, cost, latency."""
+    """Measure an expert on tasks and write its catalog entry: accuracy by domain with intervals, cost, latency.
+
+    What a task has decides who grades it, as in `orchestrate run`; tests of programs run in a sandbox of processes.
+    Tasks that only a judge could grade are not asked.
+    """
     import msgspec
 
-    from firstchair.cli.tables import print_json
+    from firstchair.cli.tables import counted, print_json
     from firstchair.core.atomic import refuse_existing, write_text
     from firstchair.data.task_sources.task_file import read_tasks
     from firstchair.evals.expert_description import sample_evenly
+    from firstchair.rewards.answers.by_domain import needs_judge
 
     refuse_existing(out, force=force)
     loaded = _catalog(catalog)
     loaded.expert(expert)
     if writer:
         loaded.expert(writer)
-    chosen = sample_evenly(list(read_tasks(tasks)), count, seed)
+    known = list(read_tasks(tasks))
+    chosen = sample_evenly([task for task in known if not needs_judge(task)], count, seed)
+    judged = sum(map(needs_judge, known))
     if not chosen:
-        raise ConfigError(f"{tasks}: no task in it; see `firstchair tasks`")
-    written, measured = asyncio.run(_describe(loaded, prices, expert, writer, chosen, grader, concurrency))
+        fix = "give tasks with a gold answer or tests" if judged else "see `firstchair tasks`"
+        raise ConfigError(f"{tasks}: no task in it that can be graded without a judge; {fix}")
+    if judged:
+        typer.echo(f"not asked, only a judge could grade the answer: {counted(judged, 'task')}", err=True)
+    written, measured = asyncio.run(_describe(loaded, prices, expert, writer, chosen, concurrency))
     write_text(out, written.to_yaml(), force=force)
     if as_json:
         print_json({**msgspec.to_builtins(measured), "summary": written.expert(expert).summary})
@@ -172,7 +177,6 @@ async def _describe(
     expert: str,
     by: str,
     tasks: Sequence[OrchestrationTask],
-    grader: Grader,
     concurrency: int,
 ) -> tuple[ExpertCatalog, Measurement]:
     import os
@@ -181,21 +185,19 @@ async def _describe(
     from firstchair.catalog.prices import PriceTable
     from firstchair.core.progress import progress
     from firstchair.engines.live_experts import LiveExperts
-    from firstchair.evals.expert_description import describe_expert, grade_exactly, measure_expert
+    from firstchair.evals.expert_description import describe_expert, measure_expert
     from firstchair.evals.expert_description import writer as writer_of
+    from firstchair.rewards.answers.by_domain import AnswerGrading, open_answer_grader
+    from firstchair.sandbox.spec import ProcessSpec, open_sandbox
 
     async with AsyncExitStack() as stack:
-        grade = grade_exactly
-        if grader is Grader.domain:
-            from firstchair.rewards.answers.by_domain import AnswerGrading, open_answer_grader
-
-            opened = open_answer_grader(AnswerGrading())
-            stack.push_async_callback(opened.close)
-            grade = opened.grade
+        sandbox = open_sandbox(ProcessSpec()) if any(task.tests for task in tasks) else None
+        grader = open_answer_grader(AnswerGrading(), sandbox)
+        stack.push_async_callback(grader.close)
         pool = LiveExperts(catalog.only({expert, by} - {""}), PriceTable.load(prices), os.environ)
         stack.push_async_callback(pool.close)
         with progress(f"ask {expert}", len(tasks), unit="tasks") as bar:
-            measured = await measure_expert(pool, expert, tasks, grade, concurrency=concurrency, progress=bar)
+            measured = await measure_expert(pool, expert, tasks, grader.grade, concurrency=concurrency, progress=bar)
         write = writer_of(pool, by) if by else None
         entry = await describe_expert(catalog.expert(expert), measured, write)
         return catalog.with_expert(entry), measured

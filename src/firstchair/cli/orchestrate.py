@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,7 +81,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Play every task several times, grade it, and keep every trajectory. Exit code 1 when a task only broke."""
-    import asyncio
     import os
 
     from firstchair.cli.orchestrate_view import print_run
@@ -121,7 +121,8 @@ def run(
             max_new_tokens=max_new_tokens,
         )
     plan = RolloutPlan(samples=samples, seed=seed, concurrency=concurrency, max_steps=max_steps)
-    job = _Job(tasks, out, load_recipe(OrchestrationSetup, setup, overrides or ()), Shard.parse(shard), plan, force)
+    loaded = load_recipe(OrchestrationSetup, setup, overrides or ())
+    job = _Job(tasks, out, setup, loaded, Shard.parse(shard), plan, force)
     sampled, tally = asyncio.run(_play(job, policy, os.environ))
     print_run(out, sampled, tally, as_json=as_json)
     if sampled.broken:
@@ -134,6 +135,7 @@ class _Job:
 
     tasks: Path
     out: Path
+    setup_file: Path | None
     setup: OrchestrationSetup
     shard: Shard
     plan: RolloutPlan
@@ -141,8 +143,9 @@ class _Job:
 
 
 async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[str, str]) -> tuple[Sampled, Tally]:
-    from contextlib import aclosing
+    from contextlib import AsyncExitStack, aclosing
 
+    from firstchair.core.config import fields_of
     from firstchair.core.progress import progress
     from firstchair.data.orchestration.made_by import made_by
     from firstchair.data.orchestration.rejection import sample_tasks
@@ -159,10 +162,12 @@ async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[
     provider, tally = tracer_provider(environ), Tally()
     tracer = None if provider is None else provider.get_tracer("firstchair.orchestration")
     try:
-        async with (
-            open_setup(job.setup, environ) as opened,
-            open_policy(wanted, concurrency=job.plan.concurrency, key_field="--api-key-env") as policy,
-        ):
+        async with AsyncExitStack() as stack:
+            with fields_of(job.setup_file):
+                opened = await stack.enter_async_context(open_setup(job.setup, environ))
+            policy = await stack.enter_async_context(
+                open_policy(wanted, concurrency=job.plan.concurrency, key_field="--api-key-env")
+            )
             revision = policy.engine.info().revision if isinstance(policy, EnginePolicy) else ""
 
             async def play(tasks: Iterable[OrchestrationTask]) -> AsyncGenerator[Trajectory, None]:

@@ -20,8 +20,10 @@ def serve(
     """Answer Chat Completions by running a whole orchestration for each, until Ctrl-C or SIGTERM."""
     import os
 
-    from firstchair.core.config import load_recipe
+    from firstchair.core.config import fields_of, load_recipe
     from firstchair.serve.config import ServeConfig
     from firstchair.serve.process import serve as serve_orchestrator
 
-    serve_orchestrator(load_recipe(ServeConfig, config, overrides or ()), os.environ, typer.echo)
+    loaded = load_recipe(ServeConfig, config, overrides or ())
+    with fields_of(config):
+        serve_orchestrator(loaded, os.environ, typer.echo)

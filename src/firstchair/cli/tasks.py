@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Problems with known answers, for a
 Tasks = Annotated[Path, typer.Argument(help="File of tasks, JSON Lines or Parquet.")]
 Domains = Annotated[
     list[str] | None,
-    typer.Option("--domain", help="Only tasks of this domain, math say; may be given several times."),
+    typer.Option("--domain", help="Only tasks of this domain (see `tasks stats`); may be given several times."),
 ]
 
 
@@ -29,7 +29,14 @@ def import_command(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="JSONL file of tasks to write.")],
-    domains: Domains = None,
+    domains: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domain",
+            help="Only tasks of this domain: math, code, science, medical, chat, misc or tool_use of the named "
+            "sources, any of tasks of your own; may be given several times.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many tasks.")] = None,
     balance: Annotated[
         bool, typer.Option("--balance", help="An equal share of --limit for each domain; nothing fills a gap.")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firstchair.cli.session_options import AsJson, Force
+
+if TYPE_CHECKING:
+    from firstchair.tools.toolbox import ToolBox
 
 app = typer.Typer(no_args_is_help=True, help="Real tools: what a YAML file offers; a call by hand; a search index.")
 
@@ -25,10 +28,8 @@ def ls(spec: SpecFile, as_json: AsJson = False) -> None:
     import asyncio
 
     from firstchair.cli.tools_view import print_tools
-    from firstchair.core.config import load_recipe
-    from firstchair.tools.spec import ToolsSpec, open_tools
 
-    box = open_tools(load_recipe(ToolsSpec, spec))
+    box = _opened(spec)
     print_tools(box.tools, as_json=as_json)
     asyncio.run(box.close())
 
@@ -43,17 +44,24 @@ def call(
     import asyncio
 
     from firstchair.chat.messages import Message, ToolCall
-    from firstchair.core.config import load_recipe
-    from firstchair.tools.spec import ToolsSpec, open_tools
 
     async def called() -> Message:
-        async with open_tools(load_recipe(ToolsSpec, spec)) as box:
+        async with _opened(spec) as box:
             return await box.call(ToolCall(id="call", name=name, arguments=arguments))
 
     result = asyncio.run(called())
     typer.echo(result.text, err=result.is_error)
     if result.is_error:
         raise typer.Exit(1)
+
+
+def _opened(path: Path) -> ToolBox:
+    from firstchair.core.config import fields_of, load_recipe
+    from firstchair.tools.spec import ToolsSpec, open_tools
+
+    spec = load_recipe(ToolsSpec, path)
+    with fields_of(path):
+        return open_tools(spec)
 
 
 @app.command()

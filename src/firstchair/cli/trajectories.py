@@ -71,9 +71,8 @@ def select(
     from firstchair.data.sft import read_sft, write_sft
 
     left_out: dict[str, int] = {}
-    counts = write_sft(
-        out, chosen_records(read_sft(records), which, clean_only=clean, left_out=left_out), force=force
-    )
+    chosen = chosen_records(read_sft(records), which, clean_only=clean, left_out=left_out, path=str(records))
+    counts = write_sft(out, chosen, force=force)
     print_selected(out, counts, left_out, as_json=as_json)
 
 

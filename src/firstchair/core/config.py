@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,17 @@ def load_recipe(model: type[Model], path: Path | None, overrides: Sequence[str] 
     for override in overrides:
         _apply(data, override)
     return validate(model, data, source=str(path) if path else "command line")
+
+
+@contextlib.contextmanager
+def fields_of(path: Path | None) -> Iterator[None]:
+    """A ``ConfigError`` about a field, raised while what a file names is opened, begins with that file."""
+    try:
+        yield
+    except ConfigError as error:
+        if path is None:
+            raise
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def load_fields(path: Path) -> dict[str, Any]:
@@ -85,9 +96,14 @@ def validate(model: type[Model], data: Any, *, source: str) -> Model:
             else:
                 # A whole section is not repeated: what is wrong in it has been said.
                 found = "" if isinstance(problem["input"], dict) else f"; found {problem['input']!r}"
-                words = problem["msg"].removeprefix("Value error, ")
+                words = words_of(problem)
                 lines.append(f"  {path}: {words}{found}" if path else f"  {words}{found}")
         raise ConfigError("\n".join(lines)) from None
+
+
+def words_of(problem: ErrorDetails) -> str:
+    """What is wrong, without the heading that pydantic gives to our own words."""
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def _problems(error: ValidationError) -> list[ErrorDetails]:

@@ -25,7 +25,6 @@ from firstchair.core.progress import Progress, Silent
 from firstchair.engines.expert import ExpertAnswer, ExpertPool
 from firstchair.evals.stats import Rate, wilson
 from firstchair.rewards.answers.base import Grade
-from firstchair.rewards.answers.text_match import exact_match
 from firstchair.rollout.orchestration.final_answer import MARKER, final_answer
 from firstchair.rollout.orchestration.task import OrchestrationTask
 
@@ -74,13 +73,6 @@ class _Asked:
     """``None``: there was no answer."""
 
 
-async def grade_exactly(task: OrchestrationTask, answer: str) -> Grade:
-    """Exact match of normalised texts; a task without a gold answer stays ungraded."""
-    if task.gold_answer is None:
-        return Grade(None, "exact", "the task has no gold answer")
-    return Grade(exact_match(task.gold_answer, answer), "exact")
-
-
 def sample_evenly(tasks: Sequence[OrchestrationTask], count: int, seed: int) -> list[OrchestrationTask]:
     """At most ``count`` tasks, as many of each domain as there are; the same ones for the same ``seed``."""
     rng = random.Random(seed)
@@ -97,7 +89,7 @@ async def measure_expert(
     pool: ExpertPool,
     expert: str,
     tasks: Sequence[OrchestrationTask],
-    grade: GradeAnswer = grade_exactly,
+    grade: GradeAnswer,
     *,
     concurrency: int = 8,
     progress: Progress | None = None,

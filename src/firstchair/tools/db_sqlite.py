@@ -44,7 +44,8 @@ class SqliteDatabase:
     def __init__(self, path: Path, *, read_only: bool):
         self._path, self._read_only = path, read_only
         if not path.is_file():
-            raise ConfigError(f"db_query.url: {path}: no such file; check the path")
+            what = "a directory" if path.is_dir() else "no such file"
+            raise ConfigError(f"db_query.url: {path}: {what}; check the path, which begins where the command runs")
         try:
             with contextlib.closing(self._connect(0.0)) as connection:
                 connection.execute("PRAGMA schema_version").fetchone()

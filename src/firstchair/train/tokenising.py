@@ -251,7 +251,11 @@ def _outcome(numbered: tuple[int, bytes | DataError], rules: TokenRules, rendere
 
 def _left_out(line: dict[str, Any], source: TokenSource) -> str | None:
     meta = line.get("meta")
-    return left_out_because(meta if isinstance(meta, dict) else {}, source.select, clean_only=source.clean_only)
+    try:
+        return left_out_because(meta if isinstance(meta, dict) else {}, source.select, clean_only=source.clean_only)
+    except DataError as error:
+        fix = "data.select: all with data.clean_only: false takes records without it"
+        raise DataError(f"{error.reason}; {fix}", field=error.field) from None
 
 
 def row_of(conversation: TokenConversation, source: TokenSource, *, instead: str) -> Row:

@@ -78,7 +78,7 @@ def test_which_records_training_takes(meta, which, clean_only, why):
 
 
 def test_a_record_that_does_not_say_what_is_asked_is_refused():
-    with pytest.raises(DataError, match=r"meta\.correct: found 'nothing'; expected true or false"):
+    with pytest.raises(DataError, match=r"meta\.correct: found nothing; expected true or false"):
         left_out_because({}, "correct", clean_only=False)
     with pytest.raises(DataError, match=r"meta\.clean: found 1; expected"):
         left_out_because({"clean": 1}, "all", clean_only=True)
@@ -112,10 +112,13 @@ def test_an_ungraded_trajectory_that_ended_well_is_not_broken():
 def test_chosen_records_are_those_that_training_takes_and_the_others_are_counted():
     records = list(training_records(trajectory_groups(8)))
     left_out: dict[str, int] = {}
-    chosen = list(chosen_records(records, "correct_routed", clean_only=True, left_out=left_out))
+    chosen = list(chosen_records(records, "correct_routed", clean_only=True, left_out=left_out, path="sft.jsonl"))
     assert chosen == [r for r in records if r.meta["correct"] and r.meta["routed"] and r.meta["clean"]]
     assert len(chosen) + sum(left_out.values()) == len(records)
     assert {"wrong", "unclean: repeated_line", "no model was asked"} <= left_out.keys()
     bare = [msgspec.structs.replace(records[0], meta={})]
-    with pytest.raises(DataError, match=r"meta\.correct: record 'made-0:0': found 'nothing'"):
-        list(chosen_records(bare, "correct", clean_only=False, left_out={}))
+    said = (
+        r"sft\.jsonl: record made-0:0: meta\.correct: found nothing; .* --which all --no-clean takes records without"
+    )
+    with pytest.raises(DataError, match=said):
+        list(chosen_records(bare, "correct", clean_only=False, left_out={}, path="sft.jsonl"))

@@ -144,6 +144,11 @@ def test_a_domain_is_made_kept_and_resumed(tmp_path):
     assert again.seen == []
     with pytest.raises(ConfigError, match="holds the domain kennel, of another description"):
         asyncio.run(make_domain(Brief("kennel", "A kennel for cats."), again, tmp_path))
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"thesis is a directory with other things in it .*; choose another --out"):
+        asyncio.run(make_domain(BRIEF, again, tmp_path / "thesis"))
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.txt"]
 
 
 def test_a_domain_without_tasks_is_an_error_and_a_solver_is_not_asked_twice(tmp_path):

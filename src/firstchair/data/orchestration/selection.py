@@ -103,14 +103,18 @@ def left_out_because(meta: Mapping[str, Any], which: Which, *, clean_only: bool)
 
 
 def chosen_records(
-    records: Iterable[SftRecord], which: Which, *, clean_only: bool, left_out: dict[str, int]
+    records: Iterable[SftRecord], which: Which, *, clean_only: bool, left_out: dict[str, int], path: str
 ) -> Iterator[SftRecord]:
-    """Those of ``records`` that a training run with this choice takes; why the others are not is counted."""
+    """Those of ``records`` that a training run with this choice takes; why the others are not is counted.
+
+    Raises ``DataError`` naming ``path``, the record and the field when it does not say what the choice needs.
+    """
     for record in records:
         try:
             why = left_out_because(record.meta, which, clean_only=clean_only)
         except DataError as error:
-            raise DataError(f"record {record.id!r}: {error.reason}", field=error.field) from None
+            fix = "--which all --no-clean takes records without it"
+            raise DataError(f"{error.field}: {error.reason}; {fix}", path=path, field=f"record {record.id}") from None
         if why is None:
             yield record
         else:
@@ -121,8 +125,8 @@ def _flag(meta: Mapping[str, Any], name: str) -> bool | None:
     value = meta.get(name, "nothing")
     if value is None or isinstance(value, bool):
         return value
+    found = repr(value) if name in meta else "nothing"
     raise DataError(
-        f"found {value!r}; expected true or false, as `firstchair trajectories serialize` writes it; "
-        "take other records whole: select all, without the clean gate",
+        f"found {found}; expected true or false, as `firstchair trajectories serialize` writes it",
         field=f"meta.{name}",
     )

@@ -153,7 +153,7 @@ class _Pulling:
         """Raises ``Unusable`` when ``task`` does not pass, ``DataError`` when its id is another problem's."""
         options = self._options
         if options.domains and task.domain not in options.domains:
-            raise Unusable("another domain")
+            raise Unusable(f"of domain {task.domain}")
         key = int(problem_key(task.problem)[:16], 16)
         if key in self._seen:
             raise Unusable("duplicate")

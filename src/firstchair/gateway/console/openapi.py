@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 import firstchair
+from firstchair.core.config import words_of
 from firstchair.core.jsontext import loads_bytes
 from firstchair.gateway.console.access import Caller
 from firstchair.gateway.console.desk import Desk
@@ -195,7 +196,7 @@ def read_body(model: type[BaseModel], raw: bytes) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        message = problem["msg"].removeprefix("Value error, ")
+        message = words_of(problem)
         raise Refusal(409, f"{where}: {message}"[:600] if where else message[:600], param=where or None) from None
 
 

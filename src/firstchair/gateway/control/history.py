@@ -6,6 +6,7 @@ import msgspec
 from pydantic import ValidationError
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
+from firstchair.core.config import words_of
 from firstchair.core.errors import ConfigError, IntegrityError
 from firstchair.gateway.control.slots import SlotConfig
 from firstchair.gateway.control.tables import slot_versions, slots
@@ -34,7 +35,7 @@ def _version(row: Row[tuple[object, ...]]) -> SlotVersion:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise IntegrityError(
-            f"{where}: {problem['msg']}; written by another version of Firstchair? set the slot anew",
+            f"{where}: {words_of(problem)}; written by another version of Firstchair? set the slot anew",
             path="gateway_slot_versions",
             field=f"{row.slot} version {row.version}",
         ) from None

@@ -67,6 +67,12 @@ def way_of(task: OrchestrationTask) -> Way:
     return "text"
 
 
+def needs_judge(task: OrchestrationTask) -> bool:
+    """Whether its answers stay ungraded, equality with a program apart, where no judge is asked."""
+    way = way_of(task)
+    return way == "judge" or (way == "text" and task.domain == "code")
+
+
 class DomainGrader:
     """An ``AnswerGrader`` for tasks of any kind. Without a ``sandbox`` or ``judge`` what needs one stays ungraded."""
 

@@ -5,6 +5,7 @@ description ─► tables ─► rows, table by table ─► tools ─► tasks,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +111,10 @@ async def make_domain(
     """Write a domain into the directory ``out`` and filter its tasks; the result is ``out/domain.json``.
 
     A run that broke goes on where it was: replies and verdicts that are kept in ``out`` are not asked for again.
-    Raises as ``write_domain`` does, ``RunFailed`` when no task is left, ``ConfigError`` when ``out`` holds another.
+    Raises as ``write_domain`` does, ``RunFailed`` when no task is left, ``ConfigError`` when ``out`` holds another
+    domain, or things that no such run left there.
     """
-    _refuse_another(brief, out / DOMAIN)
+    _refuse_another(brief, out)
     author = Author(engine, AuthorLog(out / AUTHOR_LOG), sampling)
     written = await write_domain(brief, author, progress=progress)
     # A verdict holds for this model in this domain, and for no other.
@@ -140,7 +142,14 @@ async def make_domain(
     return report
 
 
-def _refuse_another(brief: Brief, path: Path) -> None:
+def _refuse_another(brief: Brief, out: Path) -> None:
+    names = set(os.listdir(out)) if out.is_dir() else set()
+    if names and names.isdisjoint((AUTHOR_LOG, VERDICTS, DOMAIN, REPORT)):
+        raise ConfigError(
+            f"{out} is a directory with other things in it (no {AUTHOR_LOG}, with which a run begins); choose "
+            "another --out"
+        )
+    path = out / DOMAIN
     if not path.exists():
         return
     found = read_domain(path)
