@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -32,6 +35,7 @@ from firstchair.rollout.policy import Policy
 from firstchair.rollout.teacher_policy import TeacherPolicy
 from firstchair.serve.app import Door, build_app
 from firstchair.serve.orchestrator import Defaults, Shared
+from firstchair.serve.under_way import UnderWay
 from firstchair.testing.orchestration import ScriptedExperts, calls, failing, model_on_offer, never
 
 OFFER = (model_on_offer("big"), model_on_offer("model_x7k2", "small"))
@@ -39,6 +43,7 @@ PRICE = ModelPrice.model_validate({"input": 1, "output": 2})
 ASK: list[Any] = [{"role": "user", "content": "What is 6 · 7?"}]
 DEFAULTS = Defaults(8, None, {}, OrchestrationLimits(), answer_after_s=60, timeout_s=60)
 DOOR = Door("orchestrator", (), 64, 100_000, frozenset({"big", "small"}))
+PAGE = Path(__file__).parents[2] / "docs/serve.md"
 WAIT_S = 120
 
 
@@ -78,6 +83,7 @@ def world(
     defaults: Defaults = DEFAULTS,
     door: Door = DOOR,
     tracer: Any = None,
+    under_way: UnderWay | None = None,
 ) -> Iterator[World]:
     engine, experts = ScriptedEngine(replies, model="leader"), ScriptedExperts(answer)
     one = World(engine, experts)
@@ -88,7 +94,7 @@ def world(
     def log(event: str, **fields: Any) -> None:
         one.log.append({"event": event, **fields})
 
-    with running_app(build_app(shared, defaults, door, log)) as server:
+    with running_app(build_app(shared, defaults, door, log, under_way or UnderWay())) as server:
         one.url = server.base_url
         yield one
 
@@ -139,6 +145,29 @@ def test_a_stream_says_who_is_asked_and_ends_with_what_it_took(usual: World) -> 
     assert chunks[-1]["firstchair"]["cost_usd"] == 0.002
     with usual.client().chat.completions.stream(model="orchestrator", messages=ASK) as stream:
         assert stream.get_final_completion().choices[0].message.content == "42"
+
+
+@pytest.mark.parametrize("include_usage", [True, False])
+def test_the_sdk_reads_cost_and_experts_from_the_last_chunk(
+    usual: World, include_usage: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"stream_options": {"include_usage": True}} if include_usage else {}
+    page = re.search(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert page
+    shown: dict[str, Any] = {}
+    exec(page[1], shown)
+    with usual.client() as client:
+        assert (shown["ask"](client, ASK, **options)["cost_usd"], capsys.readouterr().out) == (0.002, "42")
+        chunks = list(client.chat.completions.create(model="orchestrator", messages=ASK, stream=True, **options))
+        with client.chat.completions.stream(model="orchestrator", messages=ASK, **options) as stream:
+            events = [event.chunk for event in stream if event.type == "chunk"]
+    for seen in (chunks, events):
+        *before, last = seen
+        assert not any("firstchair" in (chunk.model_extra or {}) for chunk in before)
+        found = last.model_extra["firstchair"]  # type: ignore[index]
+        assert (found["cost_usd"], [row["name"] for row in found["experts"]]) == (0.002, ["big", "small"])
+        # With usage the last chunk has no choices, without it no usage.
+        assert (len(last.choices), last.usage is not None) == ((0, True) if include_usage else (1, False))
 
 
 def test_the_asynchronous_client_streams_too(usual: World) -> None:
@@ -289,11 +318,89 @@ def test_experts_that_all_fail_are_no_error_of_the_server() -> None:
     assert [row["errors"] for row in reply.json()["firstchair"]["experts"]] == [1, 1]
 
 
-def test_a_request_that_takes_too_long_is_ended() -> None:
-    with world(never, defaults=replace(DEFAULTS, timeout_s=0.2)) as one:
-        reply = one.post()
-        assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
-        assert one.log[-1]["status"] == 504
+def big_alone(small: Callable[[], Awaitable[str]]) -> Callable[[str, str], Any]:
+    """Big answers at once, and small is what the test makes of it."""
+    return lambda expert, _: "42" if expert == "big" else small()
+
+
+def failed(one: World, *, stream: bool) -> openai.APIError:
+    """What the SDK raises."""
+    with one.client() as client, pytest.raises(openai.APIError) as caught:
+        answer: Any = client.chat.completions.create(model="orchestrator", messages=ASK, stream=stream)
+        list(answer)
+    return caught.value
+
+
+def spent_on_big(error: openai.APIError) -> Any:
+    """What an error says of its cost, after big has answered and small was cut short."""
+    assert isinstance(error.body, dict)
+    found = error.body["firstchair"]
+    assert (found["cost_usd"], found["known_cost_usd"], found["unpriced_calls"]) == (None, 0.002, 1)
+    assert [(row["name"], row["calls"], row["cost_usd"], row["errors"]) for row in found["experts"]] == [
+        ("big", 1, 0.002, 0),
+        ("small", 1, None, 1),
+    ]
+    assert (found["policy_cost_usd"], found["steps"], found["end"]) == (0.00012, 1, "cancelled")
+    return found
+
+
+def counted_once(one: World, status: int, requests: int) -> None:
+    """Metrics and log have what ``requests`` cost that were cut short like that."""
+    metrics = httpx.get(f"{one.url}/metrics", timeout=WAIT_S).text
+    for line in (
+        f'requests_total{{status="{status}"}} {requests}',
+        f'ends_total{{end="cancelled"}} {requests}',
+        f'calls_total{{name="big"}} {requests}',
+        f'calls_total{{name="small"}} {requests}',
+        f'cost_usd_total{{name="big"}} {requests * 0.002}',
+        f'unpriced_calls_total{{name="small"}} {requests}',
+        "running_requests 0",
+    ):
+        assert f"firstchair_serve_{line}\n" in metrics
+    logged = [line for line in one.log if line["status"] == status]
+    assert [(line["calls"], line["cost_nano"], line["known_cost_nano"]) for line in logged] == [
+        (2, None, 2_000_000)
+    ] * requests
+
+
+def test_a_request_that_takes_too_long_is_ended_and_says_what_it_has_cost() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    late = replace(DEFAULTS, timeout_s=1.0)
+    with (
+        world(big_alone(never), defaults=late, tracer=provider.get_tracer("test")) as one,
+        ThreadPoolExecutor() as threads,
+    ):
+        whole, streamed = threads.map(lambda stream: failed(one, stream=stream), (False, True))
+        assert isinstance(whole, openai.APIStatusError)
+        assert (whole.status_code, whole.code, streamed.code) == (504, "timeout", "timeout")
+        counted_once(one, 504, 2)
+    traces = {spent_on_big(whole)["trace_id"], spent_on_big(streamed)["trace_id"]}
+    assert whole.response.headers["x-firstchair-trace-id"] in traces
+    roots = [span for span in exporter.get_finished_spans() if span.name == "invoke_agent orchestrator"]
+    assert {f"{span.context.trace_id:032x}" for span in roots} == traces
+    assert {span.attributes["error.type"] for span in roots} == {"cancelled"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_end_of_the_process_cuts_a_request_short_and_says_what_it_has_cost(stream: bool) -> None:
+    under_way, draining = UnderWay(), []
+
+    async def small() -> str:
+        draining.append(asyncio.create_task(under_way.drain(0)))
+        return await never()
+
+    with world(big_alone(small), under_way=under_way) as one:
+        error = failed(one, stream=stream)
+        assert error.code == "overloaded"
+        spent_on_big(error)
+        counted_once(one, 503, 1)
+        assert under_way.cut == 1
+        refused = one.post()
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["error"]["message"] == "this server is stopping and takes no new requests; try again"
+        health = httpx.get(f"{one.url}/healthz", timeout=WAIT_S)
+        assert (health.status_code, health.json()["status"]) == (503, "stopping")
 
 
 class Held:
@@ -302,7 +409,7 @@ class Held:
     def __init__(self) -> None:
         self.asked, self.cancelled = threading.Semaphore(0), threading.Semaphore(0)
 
-    async def __call__(self, *_: object) -> str:
+    async def __call__(self) -> str:
         self.asked.release()
         try:
             await asyncio.Event().wait()
@@ -315,13 +422,12 @@ class Held:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_ends_everything_under_way(stream: bool) -> None:
     held = Held()
-    with world(held, door=replace(DOOR, concurrency=1)) as one:
+    with world(big_alone(held), door=replace(DOOR, concurrency=1)) as one:
         body = {"model": "orchestrator", "messages": ASK, "stream": stream}
 
         async def leave() -> None:
             async with httpx.AsyncClient(timeout=WAIT_S) as client:
                 sending = asyncio.create_task(client.post(f"{one.url}/v1/chat/completions", json=body))
-                assert await asyncio.to_thread(held.asked.acquire, timeout=WAIT_S)
                 assert await asyncio.to_thread(held.asked.acquire, timeout=WAIT_S)
                 # There is one place, and it is taken.
                 full = await client.post(f"{one.url}/v1/chat/completions", json=body)
@@ -332,10 +438,10 @@ def test_a_client_that_leaves_ends_everything_under_way(stream: bool) -> None:
 
         asyncio.run(leave())
         assert held.cancelled.acquire(timeout=WAIT_S)
-        assert held.cancelled.acquire(timeout=WAIT_S)
         while one.log[-1]["status"] != 499:
             threading.Event().wait(0.01)
         assert httpx.get(f"{one.url}/healthz", timeout=WAIT_S).json()["running"] == 0
+        counted_once(one, 499, 1)
 
 
 class AllAtOnce:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import openai
 import pytest
 
@@ -132,6 +133,10 @@ def test_a_client_that_leaves_ends_its_calls_and_a_stop_under_load_loses_no_answ
         while '"stopping"' not in errors.read_text():
             assert running.poll() is None
             time.sleep(0.02)
+        with pytest.raises(openai.InternalServerError) as refused:
+            ask(CLIENTS)
+        assert (refused.value.status_code, refused.value.code) == (503, "overloaded")
+        assert refused.value.response.headers["retry-after"] == "1"
         upstream.release()
         answers = [one.result() for one in asked]
         assert running.wait(150) == 0
@@ -141,8 +146,31 @@ def test_a_client_that_leaves_ends_its_calls_and_a_stop_under_load_loses_no_answ
     assert ([row["name"] for row in report["tools"]], report["policy_cost_usd"] > 0) == (["calculator"], True)
     events = [json.loads(line) for line in errors.read_text().splitlines()]
     assert {event["event"] for event in events} == {"request", "stopping", "stopped"}
-    assert [event["status"] for event in events if event["event"] == "request"] == [499, *[200] * CLIENTS]
+    assert [event["status"] for event in events if event["event"] == "request"] == [499, 503, *[200] * CLIENTS]
     assert "what is" not in errors.read_text()
+
+
+def test_a_stop_that_cannot_wait_tells_the_client_and_the_exit_code(
+    config: Path, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    config.write_text(config.read_text().replace("drain_s: 120", "drain_s: 1"))
+    errors = tmp_path / "stderr"
+    with process(config, errors, SERVE_TEST_KEY="k1") as running, ThreadPoolExecutor(1) as threads:
+        assert running.stdout is not None
+        url = re.search(r"http://\S+", running.stdout.readline())
+        assert url
+        body = {"model": "orchestrator", "messages": [{"role": "user", "content": "what is 1 + 1?"}]}
+        headers = {"authorization": "Bearer k1"}
+        asked = threads.submit(httpx.post, f"{url[0]}/chat/completions", json=body, headers=headers, timeout=START_S)
+        upstream.wait_until(lambda seen: seen.holding == 1, START_S)
+        running.send_signal(signal.SIGTERM)
+        answer = asked.result()
+        assert running.wait(START_S) == 1
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
+    assert [row["calls"] for row in answer.json()["error"]["firstchair"]["experts"]] == [1]
+    *_, stopped, told = errors.read_text().splitlines()
+    assert json.loads(stopped)["cut"] == 1
+    assert "1 request had no answer 1 s after the stop and was cut short" in told
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import httptools
@@ -318,19 +318,36 @@ def make_server(app: Any, *, drain_s: float) -> WorkerServer:
 
 
 async def run_server(
-    app: Any, listener: socket.socket, *, drain_s: float, parent_fd: int | None, on_stop: Callable[[], None]
+    app: Any,
+    listener: socket.socket,
+    *,
+    drain_s: float,
+    parent_fd: int | None,
+    on_stop: Callable[[], None],
+    before_close: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until SIGTERM, or until the other end of ``parent_fd`` closes; a process without a parent heeds Ctrl-C
-    too. ``on_stop``: called when the stop begins.
+    too. ``on_stop``: called when the stop begins. ``before_close``: awaited then, while the port is still open, for
+    an application that refuses by itself what still comes.
     """
     server = make_server(app, drain_s=drain_s)
     loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[None]] = []
 
     def stop() -> None:
         if parent_fd is not None:
             loop.remove_reader(parent_fd)
+        if waiting:
+            return
         on_stop()
         BoundedProtocol.stopping = True
+        if before_close is None:
+            close()
+        else:
+            waiting.append(asyncio.ensure_future(before_close()))
+            waiting[0].add_done_callback(lambda _: close())
+
+    def close() -> None:
         for connection in list(server.server_state.connections):
             if isinstance(connection, BoundedProtocol):
                 connection.close_idle()  # its moment and the port's are the same one

@@ -59,15 +59,17 @@ def headers(routed: Routed, head: Head) -> dict[str, str]:
 
 
 def report(routed: Routed, head: Head, *, trace: bool) -> dict[str, Any]:
-    """The field ``firstchair`` of an answer; see docs/serve.md."""
+    """The field ``firstchair`` of an answer, and of an error behind which something was asked; see docs/serve.md."""
     found = routed.found
     out: dict[str, Any] = {
         "cost_usd": _usd(found.expert_cost_nano),
+        "known_cost_usd": _usd(found.known_cost_nano),
+        "unpriced_calls": found.unpriced,
         "policy_cost_usd": _usd(found.policy_cost_nano),
         "experts": _by_name(one for one in found.dispatches if one.kind == "model"),
         "tools": _by_name(one for one in found.dispatches if one.kind != "model"),
-        "steps": routed.rollout.episode.steps,
-        "end": str(found.end),
+        "steps": routed.steps,
+        "end": routed.end,
         "salvaged": found.salvaged,
         "budget_spent": routed.budget_spent,
         "latency_s": round(found.latency_s, 3),
@@ -83,9 +85,9 @@ def report(routed: Routed, head: Head, *, trace: bool) -> dict[str, Any]:
 
 
 def _plain(routed: Routed, head: Head) -> dict[str, Any]:
-    found, episode_end = routed.found, routed.rollout.episode.end
+    found = routed.found
     finish = Finish.STOP if found.end is TrajectoryEnd.ANSWERED else Finish.LENGTH
-    if episode_end is EpisodeEnd.REFUSED:
+    if routed.episode_end is EpisodeEnd.REFUSED:
         finish = Finish.REFUSAL
     return _response(found.final_answer, head, finish, _usage(routed))
 
@@ -103,7 +105,7 @@ def _response(text: str, head: Head, finish: Finish, usage: TokenUsage) -> dict[
 
 def _usage(routed: Routed) -> TokenUsage:
     """Of the policy, all its steps; what it wrote before its last one counts as reasoning."""
-    used = [call.usage for call in routed.rollout.episode.session.calls]
+    used = [call.usage for call in routed.calls]
     output = sum(usage.output for usage in used)
     return TokenUsage(
         input=sum(usage.input for usage in used),

@@ -3,8 +3,8 @@
     POST /v1/chat/completions ─► key ─► body ─► request ─► a place ─► route ─► answer, whole or as a stream
     GET  /v1/models  /healthz  /metrics
 
-A client that leaves ends its orchestration and everything that is under way for it. What is logged of a request is
-numbers and words of ours, no content.
+A client that leaves ends its orchestration and everything that is under way for it. Whatever ends a request, what it
+has cost is counted once. What is logged of it is numbers and words of ours, no content.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -32,10 +33,11 @@ from firstchair.gateway.dialects.base import Failure, FailureKind
 from firstchair.gateway.dialects.failures import openai_error
 from firstchair.gateway.telemetry import trace_headers
 from firstchair.rollout.actor_app import TooLong, model_list, read_body
-from firstchair.serve.answer import Head, chunks, completion, headers, opening
+from firstchair.serve.answer import Head, chunks, completion, headers, opening, report
 from firstchair.serve.metrics import CONTENT_TYPE, Metrics
 from firstchair.serve.orchestrator import Defaults, Failed, Routed, Shared, route
 from firstchair.serve.requests import Asked, read_request
+from firstchair.serve.under_way import ClientLeft, CutShort, UnderWay
 
 KEEP_ALIVE_S = 10.0
 """A stream that has nothing to say says so this often: proxies close a connection that is silent."""
@@ -45,8 +47,6 @@ LEFT = 499
 CUT = 503
 """The same of one that the end of the process cut short."""
 _HERE = "POST /v1/chat/completions, GET /v1/models, GET /healthz, GET /metrics"
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,14 @@ class Door:
     """What can be called here, for preferences."""
 
 
-class _ClientLeft(Exception):
-    """Nobody waits for the answer any more."""
-
-
-def build_app(shared: Shared, defaults: Defaults, door: Door, log: Callable[..., None]) -> Starlette:
-    """The application; ``log(event, **fields)`` hears one ``request`` for each that was answered, refused or left."""
+def build_app(
+    shared: Shared, defaults: Defaults, door: Door, log: Callable[..., None], under_way: UnderWay
+) -> Starlette:
+    """The application; ``log(event, **fields)`` hears one ``request`` for each that was answered, refused or left.
+    ``under_way`` is for whoever ends it.
+    """
     metrics, started = Metrics(), int(time.time())
+    completions = _Completions(shared, defaults, door, log, metrics, under_way)
 
     async def models(request: Request) -> Response:
         if not _may_enter(request, door):
@@ -77,12 +78,13 @@ def build_app(shared: Shared, defaults: Defaults, door: Door, log: Callable[...,
         return _json(model_list(door.model, started))
 
     async def health(request: Request) -> Response:
-        return _json({"status": "ok", "model": door.model, "running": metrics.running})
+        status, code = ("stopping", 503) if under_way.is_stopping else ("ok", 200)
+        return _json({"status": status, "model": door.model, "running": under_way.running}, code)
 
     async def numbers(request: Request) -> Response:
         if not _may_enter(request, door):
             return _error(_NO_KEY)
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        return Response(metrics.text(under_way.running), media_type=CONTENT_TYPE)
 
     async def unknown(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -93,7 +95,7 @@ def build_app(shared: Shared, defaults: Defaults, door: Door, log: Callable[...,
     return Starlette(
         exception_handlers={404: unknown, 405: unknown},
         routes=[
-            Route("/v1/chat/completions", _Completions(shared, defaults, door, log, metrics), methods=["POST"]),
+            Route("/v1/chat/completions", completions, methods=["POST"]),
             Route("/v1/models", models),
             Route("/healthz", health),
             Route("/metrics", numbers),
@@ -104,27 +106,35 @@ def build_app(shared: Shared, defaults: Defaults, door: Door, log: Callable[...,
 class _Completions:
     """The one endpoint that costs something; an ASGI application, because it watches for clients that leave."""
 
-    def __init__(self, shared: Shared, defaults: Defaults, door: Door, log: Callable[..., None], metrics: Metrics):
+    def __init__(
+        self,
+        shared: Shared,
+        defaults: Defaults,
+        door: Door,
+        log: Callable[..., None],
+        metrics: Metrics,
+        under_way: UnderWay,
+    ):
         self._shared, self._defaults, self._door, self._log, self._metrics = shared, defaults, door, log, metrics
+        self._under_way = under_way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head = Head(uuid4().hex, self._door.model, int(time.time()))
-        clock, metrics = time.monotonic(), self._metrics
-        one = _One(self._shared, self._defaults, head, Request(scope, receive), send)
-        has_place = False
+        head, clock = Head(uuid4().hex, self._door.model, int(time.time())), time.monotonic()
+        one, place = _One(self._shared, self._defaults, head, Request(scope, receive), send), ExitStack()
         try:
             asked = await self._admit(one.request)
-            has_place = True
-            metrics.running += 1
-            await _while_there(one.streamed(asked) if asked.ask.stream else one.whole(asked), receive)
-        except (_ClientLeft, ClientDisconnect):
+            place.enter_context(self._under_way.one_more())
+            work = one.streamed(asked) if asked.ask.stream else one.whole(asked)
+            await self._under_way.while_there(work, receive)
+        except (ClientLeft, ClientDisconnect):
             one.status = LEFT
+        except CutShort:
+            await one.refuse(_CUT_SHORT)
         except BadRequest as error:
             await one.refuse(Failure(kind=FailureKind.BAD_REQUEST, message=str(error), param=error.param))
         except TooLong as error:
             await one.refuse(Failure(kind=FailureKind.TOO_LARGE, message=str(error)))
         except Failed as error:
-            one.routed = error.routed
             await one.refuse(error.failure)
         except asyncio.CancelledError:
             one.status = CUT
@@ -133,10 +143,10 @@ class _Completions:
             one.fault = type(error).__name__
             await one.refuse(Failure(kind=FailureKind.SERVER_ERROR, message=f"our fault: {one.fault}"))
         finally:
-            metrics.running -= has_place
             took_s = time.monotonic() - clock
-            metrics.observe(one.status, took_s, one.routed)
+            self._metrics.observe(one.status, took_s, one.routed)
             self._log("request", request_id=head.request_id, **one.fields(), latency_s=round(took_s, 3))
+            place.close()
 
     async def _admit(self, request: Request) -> Asked:
         """The request, if it may come in and there is a place for it."""
@@ -148,7 +158,9 @@ class _Completions:
         if asked.ask.model != door.model:
             message = f"there is no {asked.ask.model!r}; use {door.model!r}"
             raise Failed(Failure(kind=FailureKind.NOT_FOUND, message=message, param="model"))
-        if self._metrics.running >= door.concurrency:
+        if self._under_way.is_stopping:
+            raise Failed(_STOPPING)
+        if self._under_way.running >= door.concurrency:
             message = f"{door.concurrency} requests are under way, which is all that there is room for; try again"
             raise Failed(Failure(kind=FailureKind.RATE_LIMIT, message=message, retry_after_s=RETRY_AFTER_S))
         return asked
@@ -162,11 +174,12 @@ class _One:
         self.status = 500
         self.routed: Routed | None = None
         self.fault = ""
-        self._has_begun = False
+        self._has_begun = self._is_over = False
+        """Of the response: its first byte, and its last, is sent or about to be."""
 
     async def whole(self, asked: Asked) -> None:
         """Answer in one piece."""
-        routed = self.routed = await self._route(asked)
+        routed = await self._route(asked)
         body = completion(routed, self._head, trace=asked.wishes.trace)
         await self._respond(_json(body, 200, self._own_headers()))
 
@@ -180,7 +193,7 @@ class _One:
             await self._begin()
             await self._event(opening(self._head, include_usage=include_usage))
             await self._comments(heard)
-            routed = self.routed = work.result()
+            routed = work.result()
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -190,13 +203,18 @@ class _One:
         await self._body(DONE, more=False)
 
     async def refuse(self, failure: Failure) -> None:
-        """Tell the client; in a stream that has begun, as an event."""
+        """Tell the client, and what it has cost so far; in a stream that has begun, as an event."""
+        if self._is_over:
+            return
         self.status, body = openai_error(failure)
+        if self.routed is not None and not self.fault:
+            # Inside the error: of a stream's event OpenAI's SDK passes nothing else on.
+            body["error"]["firstchair"] = report(self.routed, self._head, trace=False)
         if self._has_begun:
             await self._event(body)
             await self._body(DONE, more=False)
         else:
-            await self._respond(_error(failure, self._own_headers()))
+            await self._respond(_refusal(failure, self.status, body, self._own_headers()))
 
     def fields(self) -> dict[str, Any]:
         """For the log: no content."""
@@ -207,16 +225,28 @@ class _One:
             trajectory = self.routed.found
             found |= {
                 "trace_id": trajectory.trace_id,
-                "end": str(trajectory.end),
+                "end": self.routed.end,
                 "calls": len(trajectory.dispatches),
                 "cost_nano": trajectory.expert_cost_nano,
+                "known_cost_nano": trajectory.known_cost_nano,
                 "policy_cost_nano": trajectory.policy_cost_nano,
             }
         return found
 
     async def _route(self, asked: Asked, on_call: Callable[[str], None] | None = None) -> Routed:
         parent = _parent_of(self.request) if self._shared.tracer is not None else None
-        return await route(asked, self._head.request_id, self._shared, self._defaults, parent=parent, on_call=on_call)
+        return await route(
+            asked,
+            self._head.request_id,
+            self._shared,
+            self._defaults,
+            keep=self._keep,
+            parent=parent,
+            on_call=on_call,
+        )
+
+    def _keep(self, routed: Routed) -> None:
+        self.routed = routed
 
     async def _comments(self, heard: asyncio.Queue[str | None]) -> None:
         """What is being asked, until there is no more."""
@@ -241,10 +271,11 @@ class _One:
         await self._body(b"data: " + _encoded(payload) + b"\n\n")
 
     async def _body(self, data: bytes, *, more: bool = True) -> None:
+        self._is_over = not more
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _respond(self, response: Response) -> None:
-        self._has_begun, self.status = True, response.status_code
+        self._is_over, self.status = True, response.status_code
         await response(self.request.scope, self.request.receive, self._send)
 
     def _own_headers(self) -> dict[str, str]:
@@ -252,29 +283,16 @@ class _One:
         return known | {"x-request-id": self._head.request_id}
 
 
-async def _while_there(work: Coroutine[Any, Any, Result], receive: Receive) -> Result:
-    """The result of ``work``. Raises ``_ClientLeft`` when the client leaves before; then, and when it is cancelled
-    itself, ``work`` is cancelled and has ended.
-    """
-    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
-    try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise _ClientLeft
-        return task.result()
-    finally:
-        for one in (task, leaving):
-            one.cancel()
-        await asyncio.gather(task, leaving, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 _NO_KEY = Failure(
     kind=FailureKind.AUTHENTICATION, message="no key, or one that is not known here; send it as authorization: Bearer"
+)
+_STOPPING = Failure(
+    kind=FailureKind.OVERLOADED,
+    message="this server is stopping and takes no new requests; try again",
+    retry_after_s=RETRY_AFTER_S,
+)
+_CUT_SHORT = Failure(
+    kind=FailureKind.OVERLOADED, message="this server has stopped before there was an answer; ask again"
 )
 
 
@@ -297,9 +315,12 @@ def _parent_of(request: Request) -> Any:
     return TraceContextTextMapPropagator().extract(trace_headers(sent))
 
 
-def _error(failure: Failure, more: dict[str, str] | None = None) -> Response:
-    status, body = openai_error(failure)
-    found = dict(more or {})
+def _error(failure: Failure) -> Response:
+    return _refusal(failure, *openai_error(failure), {})
+
+
+def _refusal(failure: Failure, status: int, body: dict[str, Any], more: dict[str, str]) -> Response:
+    found = dict(more)
     if failure.retry_after_s is not None:
         found["retry-after"] = f"{failure.retry_after_s:g}"
     return _json(body, status, found)

@@ -14,8 +14,6 @@ class Metrics:
     """Counted in memory, since the start."""
 
     def __init__(self) -> None:
-        self.running = 0
-        """Requests under way."""
         self._requests: Counter[str] = Counter()
         self._ends: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
@@ -30,15 +28,15 @@ class Metrics:
         self._seconds += took_s
         if routed is None:
             return
-        self._ends[str(routed.found.end)] += 1
+        self._ends[routed.end] += 1
         for one in routed.found.dispatches:
             self._calls[one.name] += 1
             self._failed[one.name] += one.error_kind is not None
             self._cost_nano[one.name] += one.cost_nano or 0
             self._unpriced[one.name] += one.cost_nano is None
 
-    def text(self) -> str:
-        """All of it, as Prometheus reads it."""
+    def text(self, running: int) -> str:
+        """All of it, as Prometheus reads it; ``running`` requests are under way."""
         cost = {name: nano / NANO for name, nano in self._cost_nano.items()}
         seconds, total = self._seconds, self._requests.total()
         return "".join(
@@ -49,7 +47,7 @@ class Metrics:
                 _family("failed_calls_total", "counter", "Calls without an answer.", "name", self._failed),
                 _family("cost_usd_total", "counter", "What experts cost.", "name", cost),
                 _family("unpriced_calls_total", "counter", "Calls of unknown cost.", "name", self._unpriced),
-                _family("running_requests", "gauge", "Requests under way.", "", {"": self.running}),
+                _family("running_requests", "gauge", "Requests under way.", "", {"": running}),
                 _family("request_seconds_sum", "counter", "Time of all requests.", "", {"": seconds}),
                 _family("request_seconds_count", "counter", "Requests that are over.", "", {"": total}),
             )

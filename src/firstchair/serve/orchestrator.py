@@ -1,7 +1,7 @@
 """One request played as one rollout: what it asks for, within its budget and its time.
 
-Asked ─► problem, purse, limits ─► run_rollout ─► traced ─► Routed
-                                    └─ whatever ends the caller's task ends everything under way
+Asked ─► problem, purse, limits ─► run_rollout ─► traced ──► Routed
+                                    └─ cut short: everything under way is ended, and Routed says what it had cost
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from firstchair.catalog.prices import PriceTable
 from firstchair.catalog.token_counts import NANO
+from firstchair.core.clock import utc_now
 from firstchair.core.seeds import seed_of
 from firstchair.engines.base import ErrorKind
 from firstchair.engines.expert import ExpertPool
 from firstchair.gateway.dialects.base import Failure, FailureKind
 from firstchair.rewards.answers.base import Grade
-from firstchair.rollout.live_episode import Limits
+from firstchair.rollout.live_episode import EpisodeEnd, Limits
 from firstchair.rollout.orchestration.environment import OrchestrationEnvironment
 from firstchair.rollout.orchestration.limits import OrchestrationLimits
 from firstchair.rollout.orchestration.offer import OfferOf
 from firstchair.rollout.orchestration.purse import Purse
-from firstchair.rollout.orchestration.run import policy_cost_nano, traced
+from firstchair.rollout.orchestration.run import policy_cost_nano, traced, with_spans
 from firstchair.rollout.orchestration.task import OrchestrationTask
-from firstchair.rollout.orchestration.trajectory import Trajectory, TrajectoryEnd
+from firstchair.rollout.orchestration.trajectory import Notes, Trajectory, TrajectoryEnd
 from firstchair.rollout.policy import EpisodeTokens, Policy, PolicyReply, PolicyRequest, TokenPolicy
-from firstchair.rollout.rollouts import Rollout, RolloutPlan, run_rollout
+from firstchair.rollout.rollouts import RolloutPlan, run_rollout
 from firstchair.serve.problem import problem_of, system_of
 from firstchair.serve.requests import Asked
 from firstchair.tools.toolset import Toolset
+from firstchair.traces.session import ModelCall, Session
 
 _FAILURES: Mapping[str, FailureKind] = MappingProxyType(
     {
@@ -43,11 +47,15 @@ _FAILURES: Mapping[str, FailureKind] = MappingProxyType(
 """Why the policy gave no action → what the client is told; anything else is a server error."""
 
 
-class Failed(Exception):
-    """A request without an answer. ``routed`` is what it took where that is known."""
+CANCELLED = "cancelled"
+"""End of a request that was cut short: its time was over, its client left, or the process ended."""
 
-    def __init__(self, failure: Failure, routed: Routed | None = None):
-        self.failure, self.routed = failure, routed
+
+class Failed(Exception):
+    """A request without an answer."""
+
+    def __init__(self, failure: Failure):
+        self.failure = failure
         super().__init__(failure.message)
 
 
@@ -78,11 +86,27 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Routed:
-    """An answer, and how it came to be."""
+    """What a request came to: its answer where there is one, and what it took."""
 
-    rollout: Rollout
     found: Trajectory
+    calls: tuple[ModelCall, ...]
+    """Of the policy."""
     budget_spent: bool
+
+    @property
+    def steps(self) -> int:
+        """Actions of the policy."""
+        return int(self.found.meta["steps"])
+
+    @property
+    def end(self) -> str:
+        """How it ended: a ``TrajectoryEnd``, or ``CANCELLED``."""
+        return CANCELLED if self.episode_end is EpisodeEnd.CANCELLED else str(self.found.end)
+
+    @property
+    def episode_end(self) -> EpisodeEnd:
+        """The same, as the episode has it."""
+        return EpisodeEnd(self.found.meta["episode_end"])
 
 
 class Ungraded:
@@ -102,13 +126,15 @@ async def route(
     shared: Shared,
     defaults: Defaults,
     *,
+    keep: Callable[[Routed], None],
     parent: Any = None,
     on_call: Callable[[str], None] | None = None,
 ) -> Routed:
     """The answer to ``asked``. ``parent`` is the client's trace context; ``on_call`` hears each label that is asked.
 
-    Raises ``Failed`` where the policy broke or time ran out; an expert that fails is neither. Cancelled, it leaves
-    nothing running.
+    ``keep`` hears once what it came to, whether there is an answer, a failure, or it was cancelled on the way. Raises
+    ``Failed`` where the policy broke or time ran out; an expert that fails is neither. Cancelled, it leaves nothing
+    running.
     """
     ask, wishes = asked.ask, asked.wishes
     budget_usd = defaults.budget_usd if wishes.budget_usd is None else wishes.budget_usd
@@ -121,8 +147,10 @@ async def route(
     )
     system = system_of(ask.messages)
 
+    environments: list[OrchestrationEnvironment] = []
+
     def environment() -> OrchestrationEnvironment:
-        return OrchestrationEnvironment(
+        made = OrchestrationEnvironment(
             shared.offer_of,
             shared.experts,
             shared.toolset(),
@@ -132,6 +160,8 @@ async def route(
             purse=purse,
             asked=on_call,
         )
+        environments.append(made)
+        return made
 
     plan = RolloutPlan(
         samples=1,
@@ -139,18 +169,58 @@ async def route(
         max_steps=wishes.max_steps or defaults.max_steps,
         limits=Limits(max_tokens=ask.max_tokens, wall_s=defaults.answer_after_s),
     )
-    policy = shared.policy if purse is None else _Paying(shared.policy, purse, shared.prices)
+    policy, created_at = _Noting(shared.policy, purse, shared.prices), utc_now()
+
+    def cut() -> Routed:
+        notes = environments[0].notes() if environments else {}
+        session = Session(session_id=request_id, source="rollout", created_at=created_at, calls=tuple(policy.calls))
+        found = _cut_short(task, session, msgspec.convert(notes, Notes), policy, shared.prices)
+        return Routed(with_spans(found, session, shared.tracer, parent), session.calls, _is_spent(purse))
+
     try:
         async with asyncio.timeout(defaults.timeout_s):
             rollout = await run_rollout(environment, task, 0, policy, plan)
     except TimeoutError:
+        keep(cut())
         message = f"there was no answer within {defaults.timeout_s:g} s"
         raise Failed(Failure(kind=FailureKind.TIMEOUT, message=message)) from None
+    except asyncio.CancelledError:
+        keep(cut())
+        raise
     found = traced(rollout, shared.prices, shared.tracer, parent=parent)
-    routed = Routed(rollout, found, budget_spent=purse is not None and purse.is_empty)
+    routed = Routed(found, rollout.episode.session.calls, _is_spent(purse))
+    keep(routed)
     if found.end is TrajectoryEnd.FAILED:
-        raise Failed(_failure(found.error or ""), routed)
+        raise Failed(_failure(found.error or ""))
     return routed
+
+
+def _cut_short(
+    task: OrchestrationTask, session: Session, notes: Notes, policy: _Noting, prices: PriceTable
+) -> Trajectory:
+    """The record of a request that was cut short: no conversation, but every call and what it cost."""
+    used = [call.usage for call in session.calls]
+    return Trajectory(
+        task_id=task.task_id,
+        sample=0,
+        messages=(),
+        tools=(),
+        end=TrajectoryEnd.FAILED,
+        dispatches=notes.dispatches,
+        nudges=notes.nudges,
+        parse_failures=notes.parse_failures,
+        prompt_tokens=sum(usage.input + usage.cache_read + usage.cache_write for usage in used),
+        completion_tokens=sum(usage.output for usage in used),
+        policy_model=policy.name,
+        policy_cost_nano=policy_cost_nano(session.calls, prices),
+        latency_s=notes.latency_s,
+        error=CANCELLED,
+        meta={"episode_end": str(EpisodeEnd.CANCELLED), "steps": policy.steps, "session_id": None},
+    )
+
+
+def _is_spent(purse: Purse | None) -> bool:
+    return purse is not None and purse.is_empty
 
 
 def _failure(error: str) -> Failure:
@@ -163,17 +233,22 @@ def _failure(error: str) -> Failure:
     return Failure(kind=kind, message=f"the model that leads could not answer: {known}")
 
 
-class _Paying:
-    """A policy whose own calls, where their price is known, are paid from the purse too."""
+class _Noting:
+    """A policy whose calls are noted as they come back, and, where their price is known, paid from the purse too."""
 
-    def __init__(self, policy: Policy, purse: Purse, prices: PriceTable):
+    def __init__(self, policy: Policy, purse: Purse | None, prices: PriceTable):
         self.name, self._policy, self._purse, self._prices = policy.name, policy, purse, prices
+        self.calls: list[ModelCall] = []
+        self.steps = 0
 
     async def act(self, requests: Sequence[PolicyRequest]) -> list[PolicyReply]:
         """As the policy does."""
         replies = await self._policy.act(requests)
-        cost = policy_cost_nano([reply.call for reply in replies if reply.call is not None], self._prices)
-        if cost is not None:
+        made = [reply.call for reply in replies if reply.call is not None]
+        self.calls += made
+        self.steps += sum(reply.error is None for reply in replies)
+        cost = policy_cost_nano(made, self._prices)
+        if cost is not None and self._purse is not None:
             self._purse.take(cost)
         return replies
 

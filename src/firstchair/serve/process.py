@@ -1,6 +1,7 @@
 """The process of ``firstchair serve``: everything opened, requests answered, everything closed.
 
-SIGTERM and Ctrl-C: the port closes, requests under way go on for ``drain_s`` at most, what is left then is cancelled.
+SIGTERM and Ctrl-C: new requests are refused, those under way go on for ``drain_s`` at most, what is left then is told
+that it is cut short, and the port closes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from firstchair.catalog.prices import ModelPrice, PriceTable
-from firstchair.core.errors import BadRequest, ConfigError
+from firstchair.core.errors import BadRequest, ConfigError, RunFailed
 from firstchair.core.extras import require
 from firstchair.rollout.orchestration.policy_spec import LocalPolicy, open_policy
 from firstchair.rollout.orchestration.setup import OpenedParts, open_parts
@@ -20,12 +21,15 @@ from firstchair.rollout.policy import Policy
 from firstchair.serve.config import Listen, ServeConfig, keys_of
 
 BACKLOG = 1024
+CLOSE_S = 5.0
+"""How long connections may take to close once no request is under way."""
 
 
 def serve(config: ServeConfig, environ: Mapping[str, str], ready: Callable[[str], None]) -> None:
     """Serve until told to stop; ``ready`` hears a line about it once requests are answered.
 
-    Raises ``ConfigError`` for what is missing: a key, an expert's, a package, the port.
+    Raises ``ConfigError`` for what is missing: a key, an expert's, a package, the port. Raises ``RunFailed`` when the
+    stop has cut requests short.
     """
     require("gateway")
     keys = keys_of(config, environ)
@@ -56,6 +60,7 @@ async def _serve(
     from firstchair.gateway.telemetry import tracer_provider
     from firstchair.serve.app import Door, build_app
     from firstchair.serve.orchestrator import Defaults, Shared
+    from firstchair.serve.under_way import UnderWay
 
     logging.basicConfig(level=logging.WARNING, handlers=[JsonLines()], force=True)
     provider = tracer_provider(environ)
@@ -80,13 +85,27 @@ async def _serve(
                 timeout_s=config.timeout_s,
             )
             door = Door(config.model, keys, config.concurrency, config.max_body_bytes, names)
-            app = build_app(shared, defaults, door, log)
+            under_way = UnderWay()
+            app = build_app(shared, defaults, door, log, under_way)
             ready(start_line(config, listener, parts, policy))
-            await run_server(app, listener, drain_s=config.drain_s, parent_fd=None, on_stop=lambda: log("stopping"))
-            log("stopped")
+            await run_server(
+                app,
+                listener,
+                drain_s=CLOSE_S,
+                parent_fd=None,
+                on_stop=lambda: log("stopping"),
+                before_close=lambda: under_way.drain(config.drain_s),
+            )
+            log("stopped", cut=under_way.cut)
     finally:
         if provider is not None:
             provider.shutdown()
+    if under_way.cut:
+        which = "1 request had" if under_way.cut == 1 else f"{under_way.cut} requests had"
+        were = "was" if under_way.cut == 1 else "were"
+        raise RunFailed(
+            f"{which} no answer {config.drain_s:g} s after the stop and {were} cut short; raise drain_s for more time"
+        )
 
 
 def with_policy(prices: PriceTable, policy: Policy, config: ServeConfig) -> PriceTable:

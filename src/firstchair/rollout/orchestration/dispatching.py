@@ -21,6 +21,8 @@ from firstchair.rollout.orchestration.purse import Purse
 from firstchair.rollout.orchestration.trajectory import Dispatch
 from firstchair.tools.toolset import Toolset
 
+CANCELLED = "cancelled"
+"""Kind of error of a call that was cancelled while it was under way."""
 FAULTS = frozenset({*map(str, ErrorKind), prompt.TOOL_FAILED}) - {str(ErrorKind.CONTEXT_OVERFLOW)}
 """Kinds of error that say nothing about the policy. A question that is too long is its own doing."""
 
@@ -56,6 +58,8 @@ class Dispatcher:
     experts: ExpertPool
     toolset: Toolset | None
     limits: OrchestrationLimits
+    over: Callable[[Dispatch], None]
+    """Told of each call as it ends: one that is cancelled has no other way into a record."""
     purse: Purse | None = None
     """What models may cost together."""
     asked: Callable[[str], None] | None = None
@@ -81,7 +85,22 @@ class Dispatcher:
         clock = time.perf_counter()
         if self.asked is not None:
             self.asked(offered.label)
-        answer = await self._within(offered, call)
+        try:
+            answer = await self._within(offered, call)
+        except asyncio.CancelledError:
+            self.over(
+                Dispatch(
+                    step=step,
+                    label=offered.label,
+                    name=offered.name,
+                    kind=offered.kind,
+                    latency_s=time.perf_counter() - clock,
+                    cost_nano=_unanswered_nano(offered),
+                    error_kind=CANCELLED,
+                    started_s=started_s,
+                )
+            )
+            raise
         label, text, most = offered.label, answer.text, self.limits.observation_chars
         if answer.error_kind == prompt.TOOL_ERROR:
             observed = prompt.cut_to(text, most)
@@ -105,12 +124,12 @@ class Dispatcher:
             cut=len(text) > most,
             empty=not failed and not text.strip(),
         )
+        self.over(dispatch)
         return Carried(dispatch, tool_result(call, observed, is_error=failed), "" if failed else text)
 
     async def _within(self, offered: OnOffer, call: ToolCall) -> _Answer:
         is_model, limit_s = offered.kind == "model", self.limits.dispatch_s
-        # What was spent on a model that never came back is not known.
-        spent = None if is_model else 0
+        spent = _unanswered_nano(offered)
         try:
             async with asyncio.timeout(limit_s) as timeout:
                 return await (self._asked(offered, call) if is_model else self._ran(offered, call))
@@ -140,6 +159,11 @@ class Dispatcher:
         found = await self.toolset.call(msgspec.structs.replace(call, name=offered.name))
         text = _shown(found)
         return _Answer(text, prompt.TOOL_ERROR, text) if found.is_error else _Answer(text)
+
+
+def _unanswered_nano(offered: OnOffer) -> int | None:
+    """What a call has cost that nothing came back from: of a model nobody knows."""
+    return None if offered.kind == "model" else 0
 
 
 def _shown(result: Message) -> str:

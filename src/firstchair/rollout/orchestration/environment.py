@@ -36,7 +36,7 @@ from firstchair.rollout.orchestration.measures import measures_of
 from firstchair.rollout.orchestration.offer import SUBJECT, OfferOf, OnOffer, subject_of
 from firstchair.rollout.orchestration.purse import Purse
 from firstchair.rollout.orchestration.task import OrchestrationTask
-from firstchair.rollout.orchestration.trajectory import Notes, TrajectoryEnd
+from firstchair.rollout.orchestration.trajectory import Dispatch, Notes, TrajectoryEnd
 from firstchair.tools.toolset import Toolset
 
 BUDGET_NUDGES = 2
@@ -86,7 +86,7 @@ class OrchestrationEnvironment:
         """``purse``: what models may cost in one rollout. ``asked`` is told the label of each call as it is made."""
         self._offer_of, self._toolset, self._grader, self._system = offer_of, toolset, grader, system
         self._limits = limits or OrchestrationLimits()
-        self._dispatcher = Dispatcher(experts, toolset, self._limits, purse, asked)
+        self._dispatcher = Dispatcher(experts, toolset, self._limits, self._over, purse, asked)
         self._state: _State | None = None
 
     async def reset(self, task: OrchestrationTask, seed: int) -> Observation:
@@ -246,9 +246,12 @@ class OrchestrationEnvironment:
         self._now.nudges[kind] += 1
         return text_message("user", text)
 
+    def _over(self, dispatch: Dispatch) -> None:
+        self._now.carried.append(dispatch)
+
     async def _carry_out(self, offers: Sequence[OnOffer], calls: Sequence[ToolCall], step: int) -> list[Carried]:
-        """All calls of one step at once, in their order."""
-        state = self._now
+        """All calls of one step at once, in their order. Cancelled, they are recorded as far as they came."""
+        state, before = self._now, len(self._now.carried)
         started_s = time.monotonic() - state.started
         made = [
             self._dispatcher.carry_out(one, call, step=step, started_s=started_s)
@@ -258,7 +261,7 @@ class OrchestrationEnvironment:
         found = [await made[0]] if len(made) == 1 else await asyncio.gather(*made, return_exceptions=True)
         carried = [one for one in found if isinstance(one, Carried)]
         made_now = [(one.dispatch, one.text) for one in carried if one.dispatch is not None]
-        state.carried += [dispatch for dispatch, _ in made_now]
+        state.carried[before:] = [dispatch for dispatch, _ in made_now]
         state.heard += [text for dispatch, text in made_now if dispatch.kind == "model" and text.strip()]
         state.waited_s += max((one.started_s - started_s + one.latency_s for one, _ in made_now), default=0.0)
         for one in found:

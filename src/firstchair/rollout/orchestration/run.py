@@ -25,7 +25,7 @@ from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Notes, Trajectory, TrajectoryEnd
 from firstchair.rollout.policy import Policy
 from firstchair.rollout.rollouts import Rollout, RolloutPlan, run_rollouts
-from firstchair.traces.session import ModelCall
+from firstchair.traces.session import ModelCall, Session
 
 ENDS: Mapping[EpisodeEnd, TrajectoryEnd] = MappingProxyType(
     {
@@ -68,8 +68,12 @@ def traced(
     rollout: Rollout, prices: PriceTable | None = None, tracer: Any = None, *, parent: Any = None
 ) -> Trajectory:
     """The record of a rollout, and its spans written where there is a ``tracer``, below ``parent`` (a context)."""
-    found = trajectory_of(rollout, prices)
-    trace_id = "" if tracer is None else emit_spans(tracer, rollout.episode.session, found, parent)
+    return with_spans(trajectory_of(rollout, prices), rollout.episode.session, tracer, parent)
+
+
+def with_spans(found: Trajectory, session: Session, tracer: Any, parent: Any) -> Trajectory:
+    """``found``, which was recorded as ``session``, with the id of its trace once that is written."""
+    trace_id = "" if tracer is None else emit_spans(tracer, session, found, parent)
     return msgspec.structs.replace(found, trace_id=trace_id) if trace_id else found
 
 
@@ -158,12 +162,12 @@ class Tally:
             self.errors[found.error.partition(": ")[0]] += 1
             self.first_error = self.first_error or found.error
         self.nudges.update(found.nudges)
+        self.cost_nano += found.known_cost_nano
+        self.unpriced += found.unpriced
         for one in found.dispatches:
             self.dispatches[one.name] += 1
             if one.error_kind is not None:
                 self.faults[f"{one.name}: {one.error_kind}"] += 1
-            self.cost_nano += one.cost_nano or 0
-            self.unpriced += one.cost_nano is None
 
     @property
     def trajectories(self) -> int:

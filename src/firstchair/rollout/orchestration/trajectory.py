@@ -30,7 +30,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     served_model: str = ""
     error_kind: str | None = None
     """Why there was no answer, where the expert or tool failed: an ``ErrorKind``, ``tool_failed`` (its machinery
-    broke) or ``tool_error`` (it says that it could not)."""
+    broke), ``tool_error`` (it says that it could not) or ``cancelled`` (nobody waited for it any more)."""
     error: str = ""
     """The server's or tool's own words about it. Of an expert the policy never sees them: they may tell its name."""
     started_s: float = 0.0
@@ -112,7 +112,16 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     meta: dict[str, Any] = {}
 
     @property
+    def known_cost_nano(self) -> int:
+        """Nano-USD of the dispatches that have a known price."""
+        return sum(dispatch.cost_nano or 0 for dispatch in self.dispatches)
+
+    @property
+    def unpriced(self) -> int:
+        """How many dispatches have none."""
+        return sum(dispatch.cost_nano is None for dispatch in self.dispatches)
+
+    @property
     def expert_cost_nano(self) -> int | None:
         """Nano-USD of all dispatches; ``None`` when one has no known price."""
-        costs = [dispatch.cost_nano for dispatch in self.dispatches]
-        return None if None in costs else sum(cost for cost in costs if cost is not None)
+        return None if self.unpriced else self.known_cost_nano
