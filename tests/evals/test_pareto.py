@@ -12,7 +12,7 @@ from firstchair.core.errors import DataError
 from firstchair.core.jsonl import write_jsonl
 from firstchair.data.orchestration.groups import Group
 from firstchair.evals.pareto import RoutedTask, frontier, mean, pareto_points, read_routed
-from firstchair.evals.pareto_report import plot_of, render, usd
+from firstchair.evals.pareto_report import NARROW, WIDE, Box, plot_of, render, usd
 from firstchair.rollout.orchestration.task import OrchestrationTask
 from firstchair.rollout.orchestration.trajectory import Dispatch, Trajectory, TrajectoryEnd
 
@@ -62,12 +62,12 @@ def test_policies_come_cheapest_first_and_one_of_unknown_cost_last_and_undrawn()
     )
     assert [point.policy for point in points] == ["cheap", "dear", "free?"]
     assert [point.frontier for point in points] == [True, True, False]
-    assert [mark.number for mark in plot_of(points).marks] == [1, 2]
+    assert [mark.number for mark in plot_of(points, WIDE).marks] == [1, 2]
     bound = pareto_points([*outcomes("oracle", 40, 0.0, kind="bound"), *outcomes("cheap", 28, 0.001)])
     assert [point.frontier for point in bound] == [False, True]
     page = render(points, title="Routing")
     assert "free?: 40 without a known cost. They are in no figure." in page
-    assert page.count("<circle cx") == 1  # the trained one; the fixed rule is a square
+    assert page.count("<circle cx") == 2  # the trained one, wide and narrow; the fixed rule is a square
     legend = {"policy of a model", "fixed rule", "what no policy can reach"}
     assert {words for words in legend if words in page} == {"policy of a model", "fixed rule"}
     page = render(
@@ -107,6 +107,20 @@ def test_a_line_that_is_neither_is_named_with_its_place(tmp_path: Path):
 )
 def test_money_shows_three_digits(value, text):
     assert usd(value) == text
+
+
+@pytest.mark.parametrize("frame", [WIDE, NARROW])
+def test_numbers_of_points_near_all_right_are_whole_and_lie_on_no_other(frame):
+    costs = (0.0001, 0.000101, 0.000102, 0.000103, 0.000104, 0.00031, 0.000312, 0.00032)
+    rows = [one for n, cost in enumerate(costs) for one in outcomes(f"p{n}", 40 - n % 2, cost)]
+    plot = plot_of(pareto_points(rows), frame)
+    labels = [mark.label for mark in plot.marks]
+    marks = [Box(mark.x - 5, mark.y - 5, mark.x + 5, mark.y + 5) for mark in plot.marks]
+    room = Box(0, 0, frame.width, frame.height)
+    for at, label in enumerate(labels):
+        assert label.within(room)
+        assert not any(label.meets(other) for other in (*labels[:at], *marks))
+    assert [text for _, text in plot.x_ticks] == ["$0", "$0.0001", "$0.0002", "$0.0003", "$0.0004"]
 
 
 def test_the_page_holds_no_markup_of_a_policy_and_loads_nothing():

@@ -185,6 +185,9 @@ def test_the_page_is_usable_without_mouse_or_sight_in_both_themes_and_on_a_phone
         for width in (1280, 320):
             tab.show(width=width, dark=dark)
             assert tab.run(RULES) == []
+    clear, order = (f"document.querySelector('#filters {it}').getBoundingClientRect()" for it in ("button", "#order"))
+    tab.show(width=700, dark=False)
+    assert tab.run(f"{clear}.top") == tab.run(f"{order}.top")
     tab.show(width=1280, dark=False)
     named = {"button", "combobox", "searchbox", "heading", "search", "DisclosureTriangle"}
     for node in tab.send("Accessibility.getFullAXTree")["nodes"]:

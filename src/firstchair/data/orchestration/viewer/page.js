@@ -31,6 +31,10 @@
   $("clean").closest("label").hidden = index.every((entry) => entry.clean === null);
   $("kept").closest("label").hidden = index.every((entry) => entry.kept === null);
   $("order").closest("label").hidden = index.every((entry) => entry.usd === null);
+  // With the last field that is shown, so that the button never stands on a line of its own.
+  const last = [...document.querySelectorAll("#filters label:not([hidden])")].at(-1), end = el("span", "last");
+  last.replaceWith(end);
+  end.append(last, document.querySelector("#filters [type=reset]"));
 
   const admits = (entry) =>
     ["grade", "clean", "kept", "domain"].every((id) => !$(id).value || String(entry[id]) === $(id).value) &&
