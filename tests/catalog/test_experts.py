@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from firstchair.catalog.backends import FREE, Backend, listed_price, reachable, resolve
+from firstchair.catalog.backends import FREE, Backend, listed_price, reachable, resolve, unreachable
 from firstchair.catalog.experts import Expert, ExpertCatalog, exclusions, tool_name
 from firstchair.catalog.prices import ModelPrice, PriceTable
 from firstchair.chat.messages import Tool
@@ -186,7 +186,7 @@ def test_the_name_stays_whatever_the_route_and_a_local_endpoint_costs_nothing(tm
     [
         ("gpt_5_5", {}, r"neither is set: OPENAI_API_KEY \(OpenAI\) or OPENROUTER_API_KEY \(OpenRouter\)"),
         ("gpt_5_5", {"OPENAI_API_KEY": ""}, "neither is set"),
-        ("qwen3_5_9b", ALL_KEYS | {"OPENROUTER_API_KEY": ""}, r"not set: OPENROUTER_API_KEY .*endpoints\.qwen3_5_9b"),
+        ("qwen3_5_9b", ALL_KEYS | {"OPENROUTER_API_KEY": ""}, r"^not set: OPENROUTER_API_KEY"),
     ],
 )
 def test_what_is_missing_is_named(name, environ, words):
@@ -199,7 +199,7 @@ def test_a_route_whose_key_is_missing_never_falls_back_to_another_provider(tmp_p
     with pytest.raises(ConfigError, match=r"routes\.gpt_5_5: the environment variable MY_KEY is not set"):
         resolve(own.expert("gpt_5_5"), own, ALL_KEYS)
     nowhere = Expert(model="m", category="local_open_source", summary="x")
-    with pytest.raises(ConfigError, match=r"no provider is named; .*endpoints\.m"):
+    with pytest.raises(ConfigError, match="no provider is named"):
         resolve(nowhere, CATALOG, ALL_KEYS)
 
 
@@ -207,7 +207,8 @@ def test_who_can_be_asked_is_told_apart_from_who_cannot():
     found, missing = reachable(CATALOG, {"ANTHROPIC_API_KEY": "b"})
     assert set(found) == {"claude_opus_4_8"}
     assert len(missing) == 5
-    assert "gpt_5_5" in missing["gpt_5_5"]
+    assert "OPENAI_API_KEY" in missing["gpt_5_5"]
+    assert "expert m cannot be reached: x; set a key, give endpoints.m a server" in unreachable({"m": "x"})
 
 
 def test_the_catalog_that_the_page_shows_loads(tmp_path):

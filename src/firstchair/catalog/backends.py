@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -89,17 +89,23 @@ def resolve(expert: Expert, catalog: ExpertCatalog, environ: Mapping[str, str]) 
         if not backend.key_env or environ.get(backend.key_env):
             return backend
     if expert.name in catalog.routes:
-        raise ConfigError(f"routes.{expert.name}: the environment variable {possible[0].key_env} is not set; set it")
-    raise ConfigError(
-        f"expert {expert.name} cannot be reached: {needed(possible)}; set a key, give endpoints.{expert.name} a "
-        "server of your own, or exclude it"
-    )
-
-
-def needed(possible: Sequence[Backend]) -> str:
-    """Which keys one of ``possible`` would have to have, none of which is set."""
+        raise ConfigError(f"routes.{expert.name}: the environment variable {possible[0].key_env} is not set")
     keys = " or ".join(f"{one.key_env} ({VENDORS[one.provider].title})" for one in possible)
-    return f"neither is set: {keys}" if len(possible) > 1 else f"not set: {keys}" if keys else "no provider is named"
+    need = f"neither is set: {keys}" if len(possible) > 1 else f"not set: {keys}" if keys else "no provider is named"
+    raise ConfigError(need)
+
+
+def unreachable(missing: Mapping[str, str]) -> str:
+    """What is missing (expert → that), a line for all experts that lack the same, and at the end what can be done."""
+    names: dict[str, list[str]] = {}
+    for name, need in missing.items():
+        names.setdefault(need, []).append(name)
+    lines = [
+        f"expert{'' if len(lacking) == 1 else 's'} {', '.join(lacking)} cannot be reached: {need}"
+        for need, lacking in names.items()
+    ]
+    name, them = (next(iter(missing)), "it") if len(missing) == 1 else ("NAME", "them")
+    return "\n".join(lines) + f"; set a key, give endpoints.{name} a server of your own, or exclude {them}"
 
 
 def reachable(catalog: ExpertCatalog, environ: Mapping[str, str]) -> tuple[dict[str, Backend], dict[str, str]]:

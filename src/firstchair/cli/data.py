@@ -145,7 +145,8 @@ def sft(
     with open_source(source, selection, training=True, skip=bad.of(Path(source))) as opened:
         sessions = _avoiding(opened.sessions(), avoid, threshold, avoided) if avoid else opened.sessions()
         records = sft_records(sessions, opened.tools, options, corrections=rows, left_out=left_out)
-        counts = write_sft(out, records, openai=openai, force=force)
+        fix = "check the filters, the corrections and --loss"
+        counts = write_sft(out, records, openai=openai, force=force, if_none=fix)
     bad.write()
     print_sft(out, counts, left_out, avoided, as_json=as_json)
 

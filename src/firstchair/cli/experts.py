@@ -43,7 +43,7 @@ def list_experts(
     """List the experts, where each is asked with the keys that are set, and what it costs."""
     import os
 
-    from firstchair.catalog.backends import VENDORS, backends, listed_price, needed, reachable
+    from firstchair.catalog.backends import VENDORS, listed_price, reachable, unreachable
     from firstchair.catalog.price_update import usd_text
     from firstchair.catalog.prices import PriceTable
     from firstchair.cli.tables import Column, counted, number, print_json, print_list
@@ -64,14 +64,8 @@ def list_experts(
     columns = [Column("expert"), Column("category", "end", 8), Column("asked at", "middle"), number("in $/1M")]
     print_list([*columns, number("out $/1M")], [row[:5] for row in rows], wide=wide)
     typer.echo(f"{counted(len(rows), 'expert')}, {len(found)} can be asked; prices of {table.version}")
-    cannot: dict[str, list[str]] = {}
-    for expert in loaded.experts:
-        if expert.name in missing:
-            cannot.setdefault(needed(backends(expert, loaded)), []).append(expert.name)
-    for need, names in cannot.items():
-        typer.echo(f"{need}, for {', '.join(names)}")
-    if cannot:
-        typer.echo("set a key, give an expert a server of your own (`endpoints` of --catalog), or exclude it")
+    if missing:
+        typer.echo(unreachable(missing))
 
 
 @app.command()

@@ -74,7 +74,7 @@ def update(
     """Write a dated price table with the prices of SOURCE, and show what they change."""
     from firstchair.catalog.price_update import fetch, read_quotes, table_yaml, updated
     from firstchair.catalog.prices import PriceTable, read_price_file
-    from firstchair.cli.tables import print_json
+    from firstchair.cli.tables import counted, print_json
     from firstchair.core.atomic import refuse_existing, write_text
     from firstchair.core.clock import utc_now
 
@@ -97,7 +97,7 @@ def update(
         print_json(value)
         return
     _print_changes(done, quotes.left_out, wide=wide)
-    typer.echo(f"{len(done.models):,} models written to {out}, version {version}")
+    typer.echo(f"{counted(len(done.models), 'model')} written to {out}, version {version}")
 
 
 def _usd(price: ModelPrice) -> dict[str, str]:

@@ -49,7 +49,9 @@ def serialize(
     from firstchair.data.sft import write_sft
 
     left_out: list[str] = []
-    counts = write_sft(out, training_records(read_groups(groups), kept_only=kept, left_out=left_out), force=force)
+    records = training_records(read_groups(groups), kept_only=kept, left_out=left_out)
+    why = f"see why: firstchair trajectories stats {groups}"
+    counts = write_sft(out, records, force=force, if_none=why)
     print_serialized(out, counts, left_out, as_json=as_json)
 
 

@@ -186,8 +186,11 @@ class SftCounts(msgspec.Struct, kw_only=True):
     tool_calls: int = 0
 
 
-def write_sft(path: Path, records: Iterable[SftRecord], *, openai: bool = False, force: bool = False) -> SftCounts:
-    """Write records, one a line, atomically; returns the counts. Raises ``DataError`` when there is none.
+def write_sft(
+    path: Path, records: Iterable[SftRecord], *, openai: bool = False, force: bool = False, if_none: str = ""
+) -> SftCounts:
+    """Write records, one a line, atomically; returns the counts. Raises ``DataError`` when there is none, with what
+    to do ``if_none``.
 
     ``openai`` writes the form that other trainers read; signatures of thinking and other parts that it has no place
     for are then lost.
@@ -203,7 +206,7 @@ def write_sft(path: Path, records: Iterable[SftRecord], *, openai: bool = False,
             counts.tool_calls += sum(len(message.tool_calls) for message in record.messages)
             yield record.to_row(openai=openai)
         if not counts.records:
-            raise DataError("no record with a trained message; check the filters, the corrections and --loss")
+            raise DataError(f"no record with a trained message{if_none and '; '}{if_none}")
 
     write_jsonl(path, rows(), force=force)
     return counts

@@ -16,7 +16,7 @@ from typing import cast
 
 import httpx
 
-from firstchair.catalog.backends import Backend, reachable
+from firstchair.catalog.backends import Backend, reachable, unreachable
 from firstchair.catalog.experts import ExpertCatalog, ProviderLimits
 from firstchair.catalog.prices import ModelPrice, PriceTable
 from firstchair.catalog.token_counts import TokenCounts
@@ -75,7 +75,7 @@ class LiveExperts:
         """``seed`` is of the pauses' jitter. ``transport`` takes the place of sockets, for tests."""
         found, missing = reachable(catalog, environ)
         if missing:
-            raise ConfigError("\n".join(missing.values()))
+            raise ConfigError(unreachable(missing))
         self._seed, self._transport = seed, transport
         self._lanes: dict[tuple[str, str, str], _Lane] = {}
         self._experts: dict[str, _Reached] = {}

@@ -116,6 +116,10 @@ def test_chosen_records_are_those_that_training_takes_and_the_others_are_counted
     assert chosen == [r for r in records if r.meta["correct"] and r.meta["routed"] and r.meta["clean"]]
     assert len(chosen) + sum(left_out.values()) == len(records)
     assert {"wrong", "unclean: repeated_line", "no model was asked"} <= left_out.keys()
+    wrong = [record for record in records if record.meta["correct"] is False]
+    said = rf"sft\.jsonl: every record is left out: wrong \({len(wrong)}\); take more with --which or --no-clean"
+    with pytest.raises(DataError, match=said):
+        list(chosen_records(wrong, "correct", clean_only=True, left_out={}, path="sft.jsonl"))
     bare = [msgspec.structs.replace(records[0], meta={})]
     said = (
         r"sft\.jsonl: record made-0:0: meta\.correct: found nothing; .* --which all --no-clean takes records without"

@@ -107,8 +107,10 @@ def chosen_records(
 ) -> Iterator[SftRecord]:
     """Those of ``records`` that a training run with this choice takes; why the others are not is counted.
 
-    Raises ``DataError`` naming ``path``, the record and the field when it does not say what the choice needs.
+    Raises ``DataError`` naming ``path``, the record and the field when it does not say what the choice needs, and
+    with the counts when all are left out.
     """
+    none = True
     for record in records:
         try:
             why = left_out_because(record.meta, which, clean_only=clean_only)
@@ -116,9 +118,15 @@ def chosen_records(
             fix = "--which all --no-clean takes records without it"
             raise DataError(f"{error.field}: {error.reason}; {fix}", path=path, field=f"record {record.id}") from None
         if why is None:
+            none = False
             yield record
         else:
             left_out[why] = left_out.get(why, 0) + 1
+    if none:
+        reasons = ", ".join(f"{why} ({count:,})" for why, count in left_out.items())
+        raise DataError(
+            f"every record is left out: {reasons or 'there is none'}; take more with --which or --no-clean", path=path
+        )
 
 
 def _flag(meta: Mapping[str, Any], name: str) -> bool | None:
