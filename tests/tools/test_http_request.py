@@ -27,6 +27,10 @@ PAGES = {
     "/hello": Page(b"hello", headers=TEXT),
     "/umlaut": Page("grüße".encode("latin-1"), headers={"content-type": "text/html; charset=latin-1"}),
     "/odd-charset": Page("grüße".encode(), headers={"content-type": "text/html; charset=klingon"}),
+    **{
+        f"/charset/{name}": Page(b"page-a\xff", headers={"content-type": f"text/plain; charset={name}"})
+        for name in ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape")
+    },
     "/see-other": Page(status=303, headers={"location": "/echo"}),
     "/keep": Page(status=307, headers={"location": "/echo"}),
     "/round": Page(status=301, headers={"location": "/round"}),
@@ -90,6 +94,16 @@ def test_an_answer_is_status_headers_and_text(server: Site):
     assert "grüße" in get(server, "/umlaut")
     assert "grüße" in get(server, "/odd-charset")
     assert "inflated" in get(server, "/zipped")
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path.startswith("/charset/")])
+def test_a_page_in_no_charset_of_the_web_is_read_as_utf_8(server: Site, path: str):
+    """Python has codecs that raise, or take a time that grows with the square of the page."""
+    assert get(server, path).endswith("page-a\N{REPLACEMENT CHARACTER}")
+
+
+def test_a_redirect_to_a_name_that_is_no_idna_is_the_models_to_read(server: Site):
+    fails(Failure.NOT_FOUND, "xn--a.invalid: cannot be resolved", get, server, "/to?http://xn--a.invalid/")
 
 
 def test_a_post_is_sent_as_it_was_asked_for(server: Site):

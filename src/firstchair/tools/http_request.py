@@ -40,6 +40,10 @@ _OURS = frozenset(
 """Headers that a model may not set: they say where a message ends and where it goes."""
 _OF_ORIGIN = frozenset({"authorization", "cookie"})
 """Headers that go nowhere but where they were meant for."""
+_NO_CHARSETS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
+"""Codecs of Python's own, which no page is written in: they refuse to replace what is broken, or take a time that
+grows with the square of the page.
+"""
 _SHOWN = ("content-type", "location", "retry-after", "last-modified", "www-authenticate", "allow")
 
 
@@ -198,13 +202,17 @@ def _url(text: str, *, base: httpx.URL | None = None) -> httpx.URL:
     if url.port is not None and not 0 < url.port < 65_536:
         raise ToolFailed(Failure.INVALID_ARGUMENTS, f"{text[:200]!r} is no URL: a port is 1 to 65535")
     if url.userinfo:
-        raise ToolFailed(Failure.REFUSED, f"{url.host}: no user and password in a URL; send an Authorization header")
+        raise ToolFailed(
+            Failure.REFUSED,
+            f"{url.raw_host.decode('ascii')}: no user and password in a URL; send an Authorization header",
+        )
     return url.copy_with(fragment=None)
 
 
 def _redirected(ask: _Ask, status: int, url: httpx.URL) -> _Ask:
     """The request that follows a redirect, as browsers do it (RFC 9110, 15.4)."""
-    same = (url.scheme, url.host, url.port) == (ask.url.scheme, ask.url.host, ask.url.port)
+    # Not ``host``, which undoes IDNA and raises for what is none.
+    same = (url.scheme, url.raw_host, url.port) == (ask.url.scheme, ask.url.raw_host, ask.url.port)
     headers = {name: value for name, value in ask.headers.items() if same or name not in _OF_ORIGIN}
     if (status == 303 and ask.method != "HEAD") or (status in (301, 302) and ask.method == "POST"):
         headers.pop("content-type", None)
@@ -219,25 +227,26 @@ async def _body(answer: httpx.Response, limit: int) -> tuple[bytes, bool]:
         raise ToolFailed(Failure.FAILED, f"the answer is compressed as {encoding!r}, which nobody asked for")
     # httpx would inflate a whole piece at once, however large it becomes.
     inflate = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding != "identity" else None
-    body = b""
+    body = bytearray()  # a site may send a byte at a time, and bytes are copied whole for each
     async for piece in answer.aiter_raw():
         body += inflate.decompress(piece, limit + 1 - len(body)) if inflate is not None else piece
         if len(body) > limit:
-            return body[:limit], False
+            return bytes(body[:limit]), False
         if inflate is not None and inflate.eof:
             break  # what comes after the end would only pile up
     if inflate is not None and body and not inflate.eof:
         raise zlib.error("the compressed data ends early")
-    return body, True
+    return bytes(body), True
 
 
 def _encoding(answer: httpx.Response) -> str:
     name = answer.charset_encoding or "utf-8"
     try:
         "".encode(name)
-    except LookupError:
-        return "utf-8"
-    return name
+        is_known = codecs.lookup(name).name not in _NO_CHARSETS
+    except (LookupError, UnicodeError):
+        is_known = False
+    return name if is_known else "utf-8"
 
 
 def _is_text(answer: httpx.Response, body: bytes) -> bool:
