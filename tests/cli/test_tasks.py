@@ -1,8 +1,12 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from firstchair.cli.tasks import app
+from firstchair.data.task_sources.catalogue import SOURCES
 from firstchair.data.task_sources.task_file import read_tasks
 
 
@@ -61,6 +65,12 @@ def test_from_a_source_to_a_split(run, thoughts, tmp_path):
     assert "80 tasks" in out
     code, out, _ = run("tasks", "show", tasks, "--id", first.task_id, "--json")
     assert json.loads(out)["gold_answer"] == "0"
+
+
+def test_the_help_names_every_domain_of_the_named_sources():
+    (option,) = (one for one in get_command(app).commands["import"].params if "--domain" in one.opts)
+    named = set(re.findall(r"\w+", option.help))
+    assert {domain for source in SOURCES.values() for domain in source.domains} <= named
 
 
 def test_a_balanced_import_in_json_and_without_what_is_held_out(run, thoughts, tmp_path):

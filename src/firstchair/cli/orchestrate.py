@@ -168,7 +168,7 @@ async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[
             policy = await stack.enter_async_context(
                 open_policy(wanted, concurrency=job.plan.concurrency, key_field="--api-key-env")
             )
-            revision = policy.engine.info().revision if isinstance(policy, EnginePolicy) else ""
+            weights = policy.engine.info().revision if isinstance(policy, EnginePolicy) else ""
 
             async def play(tasks: Iterable[OrchestrationTask]) -> AsyncGenerator[Trajectory, None]:
                 played = run_orchestrations(
@@ -187,7 +187,7 @@ async def _play(job: _Job, wanted: ServerPolicy | LocalPolicy, environ: Mapping[
                     samples=job.plan.samples,
                     shard=job.shard,
                     progress=bar,
-                    made_by=made_by(wanted, revision, opened.parts, job.plan),
+                    made_by=made_by(wanted, weights, opened.parts, job.plan),
                     force=job.force,
                 )
     finally:

@@ -86,7 +86,7 @@ def test_a_second_run_asks_for_nothing_that_is_there(tmp_path):
     assert more == Sampled(finished_before=8, tasks=1, trajectories=3, fewer_before=8)
 
 
-MADE = MadeBy(policy={}, revision="", offered={}, setup={}, instructions="", seed=0, max_steps=8)
+MADE = MadeBy(policy={}, weights="", offered={}, setup={}, instructions="", seed=0, max_steps=8)
 
 
 def test_groups_whose_record_is_gone_or_spoilt_are_refused_until_they_are_begun_anew(tmp_path):

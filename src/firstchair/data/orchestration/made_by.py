@@ -27,7 +27,7 @@ class MadeBy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     policy: dict[str, Any]
-    revision: str
+    weights: str
     """Hash of its weights; empty behind a server."""
     offered: dict[str, Any]
     """Name in the catalog → spec, and of an expert its entry and price, before anything is sampled or anonymised."""
@@ -45,8 +45,8 @@ MAX_SHOWN = 120
 """Characters of a value in an error."""
 
 
-def made_by(policy: ServerPolicy | LocalPolicy, revision: str, opened: OpenedParts, plan: RolloutPlan) -> MadeBy:
-    """The record of a run. ``revision`` is that of the engine that serves ``policy``."""
+def made_by(policy: ServerPolicy | LocalPolicy, weights: str, opened: OpenedParts, plan: RolloutPlan) -> MadeBy:
+    """The record of a run. ``weights`` is the revision of the engine that serves ``policy``."""
     offered: dict[str, Any] = {}
     for one in opened.full.offered:
         offered[one.name] = {"spec": msgspec.to_builtins(one.tool)}
@@ -55,9 +55,9 @@ def made_by(policy: ServerPolicy | LocalPolicy, revision: str, opened: OpenedPar
             offered[one.name]["expert"] = one.expert.model_dump(mode="json", exclude={"native", "openrouter"})
             offered[one.name]["price"] = None if one.price is None else one.price.model_dump(mode="json")
     return MadeBy(
-        # Weights are told by their revision, wherever they lie.
+        # Weights are told by their hash, wherever they lie.
         policy=policy.model_dump(mode="json", exclude={"model", "adapter"} if policy.type == "local" else None),
-        revision=revision,
+        weights=weights,
         offered=offered,
         setup=opened.parts.model_dump(mode="json", exclude={"catalog", "experts", "prices"}),
         instructions=content_id(prompt.SYSTEM),
