@@ -42,8 +42,10 @@ def bench(
         str, typer.Option("--helper-key-env", help="Environment variable that holds its key.")
     ] = "",
     sandbox: Annotated[
-        Literal["docker", "k8s", "local"],
-        typer.Option(help="What runs the model's programs (gaia); local is this machine, unconfined."),
+        Literal["docker", "k8s", "process", "local"],
+        typer.Option(
+            help="What runs the model's programs (gaia): process is our own sandbox, local this machine, unconfined."
+        ),
     ] = "docker",
     temperature: Annotated[
         float | None, typer.Option(min=0.0, max=2.0, help="The endpoint's own unless given.")
@@ -52,6 +54,9 @@ def bench(
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="For one try of one call.")] = 600,
     concurrency: Annotated[int, typer.Option(min=1, help="Samples at a time.")] = 8,
     prices: PriceTableFile = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the stopped run in --out, or add seeds to it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a public benchmark against an endpoint. Exit code 1 when nothing could be graded."""
@@ -82,7 +87,7 @@ def bench(
         def done(seed: int, rows: list[BenchRow]) -> None:
             bar.advance(note=f"seed {seed}: {sum(row.score is not None for row in rows)}/{len(rows)} graded")
 
-        run = run_benchmark(chosen, options, out, done=done)
+        run = run_benchmark(chosen, options, out, resume=resume, done=done)
     _print(run, out, as_json=as_json)
     if not run.summary.graded:
         raise RunFailed(f"{name}: none of {run.summary.rows} could be graded; see {out / 'summary.json'}")

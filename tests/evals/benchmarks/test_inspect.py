@@ -6,6 +6,8 @@ import json
 import os
 import re
 import subprocess
+import time
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from tests.services import missing
 from firstchair.catalog.token_counts import TokenCounts
 from firstchair.chat.messages import ToolCall
 from firstchair.data.orchestration.views import views_of
-from firstchair.testing.scripted_upstream import Fault, Reply, Script, Seen, scripted_upstream
+from firstchair.testing.scripted_upstream import Fault, Reply, Script, ScriptedUpstream, Seen, scripted_upstream
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("mmlu_pro", "supergpqa", "frames", "hle", "bfcl", "tau2", "gaia")
@@ -78,20 +80,34 @@ class World:
         return Reply(fault=Fault("status", status=400, message="no images here"))
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Benchmark → its run, and under ``out`` where they are."""
+def with_inspect(script: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """A script of this folder in the environment that has Inspect."""
     python = ROOT / ".venv-inspect" / "bin" / "python"
     if not python.exists():
         missing("Inspect", "make inspect-env")
-    out = tmp_path_factory.mktemp("bench")
-    script = Path(__file__).with_name("inspect_play.py")
+    command, pipe = [python, Path(__file__).with_name(script), *arguments], subprocess.PIPE
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def started(upstream: ScriptedUpstream, out: Path, *arguments: str | Path) -> subprocess.Popen[str]:
+    """Stand-ins, being played."""
+    return with_inspect("inspect_play.py", f"{upstream.base_url}/v1", out, *arguments)
+
+
+def runs_of(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """The lines that it prints."""
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-4000:]
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Benchmark → its run, and under ``out`` where they are."""
+    out = tmp_path_factory.mktemp("bench")
     with scripted_upstream(Script(by=World().answer)) as upstream:
-        command = [python, script, f"{upstream.base_url}/v1", out, *NAMES]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        runs = runs_of(started(upstream, out, *NAMES))
     return {"out": out, **{run["benchmark"]: run for run in runs}}
 
 
@@ -138,7 +154,52 @@ def test_a_stand_in_is_played_and_graded_by_the_benchmarks_own_scorer(
     views = list(views_of(played["out"] / name / "sessions.jsonl")())
     assert [view.correct for view in views] == [row["correct"] for row in rows(played, name)]
     assert all(view.messages for view in views)
-    assert len(list((played["out"] / name / "inspect").glob("*.eval"))) == 2
+    assert len(list((played["out"] / name / "inspect").glob("seed-*/*.eval"))) == 2
+
+
+class Stuck(World):
+    """Never answers the question about the cheque, until it is ``free``."""
+
+    free = False
+
+    def answer(self, seen: Seen) -> Reply:
+        (key,) = [key for key in LETTERS if key in json.dumps(seen.body["messages"])]
+        self.asked[key] += 1
+        if key == "cheque" and not self.free:
+            return Reply(fault=Fault("hang_before_headers"))
+        return super().answer(seen)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_killed_run_goes_on_and_asks_nothing_twice_that_was_answered(tmp_path: Path):
+    world = Stuck()
+    with scripted_upstream(Script(by=world.answer)) as upstream:
+        process = started(upstream, tmp_path, "mmlu_pro")
+        log = tmp_path / "mmlu_pro" / "inspect" / "seed-0"
+        # Three are answered and kept, the fourth is under way.
+        while world.asked["cheque"] < 1 or sum(name.startswith("samples/") for name in names_in(log)) < 3:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        assert not (tmp_path / "mmlu_pro" / "rows.jsonl").exists()
+        world.free = True
+        (run,) = runs_of(started(upstream, tmp_path, "--resume", "mmlu_pro"))
+        assert world.asked.total() == 4 * 2 + 1
+        assert world.asked["cheque"] == 3
+        assert list(grades({"out": tmp_path, "mmlu_pro": run}, "mmlu_pro").values()) == [1.0, 1.0, 1.0, 0.0]
+        (again,) = runs_of(started(upstream, tmp_path, "--resume", "mmlu_pro"))
+        assert world.asked.total() == 4 * 2 + 1
+        assert again["summary"] == run["summary"]
+
+
+def names_in(log: Path) -> list[str]:
+    """What Inspect's log of a seed holds on disk; nothing while it is being written."""
+    try:
+        return [name for path in log.glob("*.eval") for name in zipfile.ZipFile(path).namelist()]
+    except (zipfile.BadZipFile, OSError):
+        return []
 
 
 @pytest.mark.slow
@@ -151,3 +212,68 @@ def test_a_grader_that_fails_or_cannot_be_read_leaves_a_sample_ungraded(played: 
     assert {row["outcome"] for row in broken} == {"ungraded"}
     assert all("no images here" in row["error"] for row in broken)
     assert played["hle"]["summary"]["ungraded"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_our_sandbox_does_what_inspect_asks_of_one_and_lets_nothing_out():
+    (found,) = runs_of(with_inspect("sandbox_play.py"))
+    folder = found.pop("folder of")
+    assert found["says"] == [0, f"kept\r\n{folder}\n", ""]
+    assert found["input"] == [0, "42\n", ""]
+    assert found["env"] == [0, f"x = y\n{folder}/a\n", ""]
+    assert found["fails"] == [3, "", "no\n"]
+    assert found["missing"][0] == 127
+    assert found["text"] == "kept\r\n"
+    assert found["bytes"] == list(range(256))
+    assert "Network is unreachable" in found["network"][2]
+    assert "Read-only file system" in found["home"][2]
+    names = {
+        "late": "TimeoutError",
+        "root": "SandboxUserUnsupportedError",
+        "flood": "OutputLimitExceededError",
+        "no text": "UnicodeDecodeError",
+        "no file": "FileNotFoundError",
+        "folder": "IsADirectoryError",
+        "over a folder": "IsADirectoryError",
+        **dict.fromkeys(("away", "outside", "upwards"), "PermissionError"),
+        "shadow": "FileNotFoundError",  # the link leads to a file that the sandbox does not have
+        "left": False,
+    }
+    assert {name: found[name] for name in names} == names
+
+
+SPIDERS = "How many legs do three healthy spiders have together?"
+
+
+def curious(seen: Seen) -> Reply:
+    """Looks at the attachment, leaves a note, reads it with the other tool, and answers."""
+    messages = seen.body["messages"]
+    turn = sum(message["role"] == "assistant" for message in messages)
+    asked = (
+        ("bash", {"command": "cat shared_files/standin-gaia-1.txt; cat /etc/shadow; echo 24 > note"}),
+        ("python", {"code": "print('note:', open('note').read())"}),
+        ("submit", {"answer": "24"}),
+    )
+    return Reply(calls=(ToolCall.of(f"c{turn}", *asked[turn]),))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_gaia_is_played_in_our_sandbox_with_its_attachment(tmp_path: Path):
+    records, attachments = tmp_path / "gaia.jsonl", tmp_path / "2023" / "validation"
+    whole = (ROOT / "tests" / "data" / "benchmarks" / "gaia.jsonl").read_text()
+    records.write_text("".join(line for line in whole.splitlines(keepends=True) if SPIDERS in line))
+    attachments.mkdir(parents=True)
+    (attachments / "standin-gaia-1.txt").write_text("eight each")
+    with scripted_upstream(Script(by=curious)) as upstream:
+        options = ("--records", tmp_path, "--sandbox", "process", "--seeds", "1")
+        (run,) = runs_of(started(upstream, tmp_path / "out", *options, "gaia"))
+    assert run["sandbox"] == "process"
+    assert run["summary"]["by_seed"] == [{"seed": 0, "mean": 1.0, "graded": 1}]
+    (view,) = views_of(tmp_path / "out" / "gaia" / "sessions.jsonl")()
+    said = [message.text for message in view.messages if message.role == "tool"]
+    assert "eight each" in said[0]
+    assert "/etc/shadow: No such file" in said[0]
+    assert "note: 24" in said[1]
+    assert " shared_files/standin-gaia-1.txt" in view.messages[1].text

@@ -1,14 +1,17 @@
 """What can be told without Inspect: the catalogue, the draw, local records, and every refusal."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from firstchair.core.errors import ConfigError, DataError
+from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.evals.benchmarks.catalogue import BENCHMARKS, benchmark, subset_of
 from firstchair.evals.benchmarks.records import FIELDS, read_records
 from firstchair.evals.benchmarks.run import BenchOptions, Endpoint, run_benchmark
+from firstchair.evals.benchmarks.setup import Setup, begin, refuse_another
 from firstchair.evals.benchmarks.tasks import BUILD, draw
 
 STANDINS = Path(__file__).parents[2] / "data" / "benchmarks"
@@ -75,6 +78,54 @@ def test_what_is_missing_is_named_before_anything_is_loaded(tmp_path: Path, monk
 def test_a_run_is_never_overwritten(tmp_path: Path):
     (tmp_path / "rows.jsonl").parent.joinpath("summary.json").write_text("{}")
     assert "a run is never overwritten" in refused("mmlu_pro", tmp_path)
+
+
+SETUP = Setup(
+    benchmark="frames",
+    dataset="google/frames-benchmark",
+    revision=BENCHMARKS["frames"].revision,
+    subset="all",
+    records="",
+    records_sha256="",
+    model="gpt-5",
+    base_url="http://127.0.0.1:9/v1",
+    helper="judge",
+    helper_base_url="",
+    n=10,
+    draw_seed=0,
+    temperature=None,
+    max_tokens=None,
+    sandbox="",
+    versions={"inspect_ai": "1", "inspect_evals": "2"},
+)
+
+
+def test_a_run_goes_on_as_what_it_began_and_as_nothing_else(tmp_path: Path):
+    begin(tmp_path, SETUP)
+    refuse_another(tmp_path, SETUP)
+    refuse_another(tmp_path, replace(SETUP, base_url="http://127.0.0.1:10/v1"))  # the same model, moved
+    other = replace(SETUP, revision="0" * 40, n=None, versions={"inspect_ai": "1", "inspect_evals": "3"})
+    with pytest.raises(ConfigError) as caught:
+        refuse_another(tmp_path, other)
+    assert str(caught.value).splitlines()[1:] == [
+        "  n: was 10, is None",
+        f"  revision: was '58d9fb6330f3ab1316d1eca12e5e8ef23dcc22ef', is '{'0' * 40}'",
+        "  versions.inspect_evals: was '2', is '3'",
+    ]
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(IntegrityError, match=r"run\.json: damaged"):
+        refuse_another(tmp_path, SETUP)
+
+
+def test_where_no_run_began_there_is_nothing_to_resume(tmp_path: Path):
+    options = BenchOptions(endpoint=ENDPOINT)
+    with pytest.raises(ConfigError, match="--resume: no run at"):
+        run_benchmark(benchmark("mmlu_pro"), options, tmp_path, resume=True)
+
+
+def test_a_data_set_that_is_fetched_by_our_own_task_is_fetched_at_a_commit():
+    ours = [one for one in BENCHMARKS.values() if one.name in ("frames", "supergpqa")]
+    assert all(re.fullmatch("[0-9a-f]{40}", one.revision) for one in ours)
 
 
 def test_without_inspect_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

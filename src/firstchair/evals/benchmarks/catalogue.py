@@ -23,6 +23,8 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
     """Where its records come from: a data set of the Hugging Face hub, or a repository."""
     source: Literal["hub", "git", "package"]
     """``package``: the records come with inspect_evals, nothing is downloaded."""
+    revision: str = ""
+    """The commit of the data set that is played; empty where inspect_evals names one, or has the records."""
     terms: str
     """Under what the data may be had."""
     gated: bool = False
@@ -57,6 +59,7 @@ _ALL = (
         title="SuperGPQA: graduate questions of 285 disciplines (26,529)",
         dataset="m-a-p/SuperGPQA",
         source="hub",
+        revision="4430d4458112c7d4497fdcf94d7cc223313d6acf",
         terms="ODC-BY 1.0",
     ),
     Benchmark(
@@ -74,6 +77,7 @@ _ALL = (
         title="FRAMES: questions over several articles (824), asked without the articles",
         dataset="google/frames-benchmark",
         source="hub",
+        revision="58d9fb6330f3ab1316d1eca12e5e8ef23dcc22ef",
         terms="Apache-2.0",
         helper="grader",
     ),

@@ -12,6 +12,7 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accurac
 from inspect_ai.solver import TaskState, generate, multiple_choice
 
 from firstchair.core.jsontext import JsonProblem, loads
+from firstchair.evals.benchmarks.catalogue import benchmark
 from firstchair.rewards.answers.answer_judge import answer_question
 from firstchair.rollout.orchestration.task import OrchestrationTask
 
@@ -31,7 +32,7 @@ give the answer in the last line.
 def supergpqa(records: Sequence[Mapping[str, Any]] | None) -> Task:
     """One right option of up to ten; ``answer_letter`` is the key (arXiv 2502.14739)."""
     return Task(
-        dataset=_dataset("m-a-p/SuperGPQA", "train", supergpqa_sample, records),
+        dataset=_dataset("supergpqa", "train", supergpqa_sample, records),
         solver=multiple_choice(template=SUPERGPQA),
         scorer=choice(),
         name="supergpqa",
@@ -52,7 +53,7 @@ def supergpqa_sample(record: dict[str, Any]) -> Sample:
 def frames(records: Sequence[Mapping[str, Any]] | None) -> Task:
     """The question alone, without the articles (arXiv 2409.12941, "naive prompt"); a judge compares answers."""
     return Task(
-        dataset=_dataset("google/frames-benchmark", "test", frames_sample, records),
+        dataset=_dataset("frames", "test", frames_sample, records),
         solver=generate(),
         scorer=judged_answer(),
         name="frames",
@@ -74,13 +75,14 @@ def frames_sample(record: dict[str, Any]) -> Sample:
 
 
 def _dataset(
-    path: str, split: str, to_sample: Any, records: Sequence[Mapping[str, Any]] | None
+    name: str, split: str, to_sample: Any, records: Sequence[Mapping[str, Any]] | None
 ) -> Any:  # inspect_ai.dataset.Dataset
+    bench = benchmark(name)
     if records is not None:
-        return MemoryDataset([to_sample(dict(record)) for record in records], name=path)
+        return MemoryDataset([to_sample(dict(record)) for record in records], name=bench.dataset)
     from inspect_evals.utils.huggingface import hf_dataset
 
-    return hf_dataset(path=path, split=split, sample_fields=to_sample, revision="main")
+    return hf_dataset(path=bench.dataset, split=split, sample_fields=to_sample, revision=bench.revision)
 
 
 @scorer(metrics=[accuracy()])  # type: ignore[untyped-decorator]

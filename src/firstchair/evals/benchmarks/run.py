@@ -3,16 +3,18 @@
     OUT/rows.jsonl       a line for each sample and seed
     OUT/sessions.jsonl   the same with their conversations: `firstchair trajectories view OUT/sessions.jsonl`
     OUT/summary.json     means with intervals, cost, latency, what was left out, and what was run
-    OUT/inspect/         Inspect's logs, one a seed: the whole trace of every sample (`inspect view`)
+    OUT/inspect/seed-K/  Inspect's log of a seed: the whole trace of every sample (`inspect view`)
+    OUT/run.json         what the rows depend on (``setup``)
 
-The first two are written anew after every seed.
+The first two are written anew after every seed. A run that was stopped goes on from Inspect's logs: a seed that is
+whole is not asked again, and of the one under way no sample that its log holds.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -23,9 +25,10 @@ import msgspec
 from rich.text import Text
 
 from firstchair.catalog.prices import PriceTable
-from firstchair.core.atomic import make_dirs, write_text
+from firstchair.core.atomic import write_text
 from firstchair.core.errors import ConfigError, DataError, FirstchairError, RunFailed, UpstreamError
 from firstchair.core.extras import require
+from firstchair.core.hashing import sha256_file
 from firstchair.core.jsonl import write_jsonl
 from firstchair.core.jsontext import dumps
 from firstchair.engines.http_engine import key_from
@@ -33,8 +36,11 @@ from firstchair.evals.benchmarks.catalogue import Benchmark, subset_of
 from firstchair.evals.benchmarks.records import read_records
 from firstchair.evals.benchmarks.rows import BenchRow
 from firstchair.evals.benchmarks.samples import row_of, session_of
+from firstchair.evals.benchmarks.setup import Setup, begin, refuse_another, refuse_nothing_to_resume
 from firstchair.evals.benchmarks.summary import Summary, summarize
 from firstchair.traces.session import Session
+
+GO_ON = "go on with it by --resume"
 
 TRIES = 6
 """Of each call, of the endpoint and of the helper: after 429, 5xx and timeouts, with exponential waits and jitter."""
@@ -73,26 +79,12 @@ class BenchOptions:
     prices: PriceTable = field(default_factory=PriceTable.load)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(Setup, frozen=True, kw_only=True):
     """``summary.json``: what was run, and the numbers."""
 
-    benchmark: str
     title: str
-    dataset: str
-    subset: str
-    records: str
-    """The local file; empty for the data set itself."""
-    model: str
-    base_url: str
-    helper: str
-    n: int | None
-    draw_seed: int
     seeds: tuple[int, ...]
-    temperature: float | None
-    max_tokens: int | None
-    sandbox: str
     prices: str
-    versions: dict[str, str]
     summary: Summary
 
 
@@ -101,50 +93,89 @@ def run_benchmark(
     options: BenchOptions,
     out: Path,
     *,
+    resume: bool = False,
     done: Callable[[int, list[BenchRow]], None] = lambda *_: None,
 ) -> Run:
-    """Run it; ``done`` hears each seed with its rows.
+    """Run it, or with ``resume`` go on with what was stopped or ask for more seeds; ``done`` hears each seed with its
+    rows.
 
     Raises ``ConfigError`` for what is missing or cannot be, ``DataError`` for bad records, ``UpstreamError`` for a
     data set that cannot be had, ``RunFailed`` when Inspect itself fails or was interrupted.
     """
     subset = subset_of(bench, options.subset)
-    _refuse(bench, options, out)
+    _refuse(bench, options, out, resume=resume)
     require("inspect")
-    task = _load(bench, options, subset)
-    make_dirs(out)
+    records = None if options.records is None else read_records(bench.name, options.records)
+    setup = _setup(bench, options, subset)
+    if resume:
+        refuse_another(out, setup)
+    task = _load(bench, options, subset, records)
+    if not resume:
+        begin(out, setup)
     rows: list[BenchRow] = []
     sessions: list[Session] = []
     for seed in range(options.seeds):
         new: list[BenchRow] = []
-        for sample in _samples(_eval(task, options, bench, seed, out / "inspect")):
+        for sample in _samples(_eval(task, options, bench, seed, out / "inspect" / f"seed-{seed}")):
             new.append(row_of(sample, seed, options.prices, options.endpoint.model))
             sessions.append(session_of(sample, new[-1], benchmark=bench.name))
         rows += new
         write_jsonl(out / "rows.jsonl", (msgspec.to_builtins(row) for row in rows), force=True)
         write_jsonl(out / "sessions.jsonl", (msgspec.to_builtins(one) for one in sessions), force=True)
         done(seed, new)
-    run = _run(bench, options, subset, rows)
+    run = Run(
+        **msgspec.structs.asdict(setup),
+        title=bench.title,
+        seeds=tuple(range(options.seeds)),
+        prices=options.prices.version,
+        summary=summarize(rows, range(options.seeds)),
+    )
     write_text(out / "summary.json", dumps(msgspec.to_builtins(run)) + "\n", force=True)
     return run
 
 
-def _refuse(bench: Benchmark, options: BenchOptions, out: Path) -> None:
+def _refuse(bench: Benchmark, options: BenchOptions, out: Path, *, resume: bool) -> None:
     """Everything that can be told before anything is loaded."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out: {out} exists; a run is never overwritten, choose another directory")
+    if resume:
+        refuse_nothing_to_resume(out)
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            f"--out: {out} exists; a run is never overwritten, choose another directory, or go on with it by --resume"
+        )
     if bench.helper is not None and options.helper is None:
         does = "grades the answers" if bench.helper == "grader" else "plays the customer"
         raise ConfigError(f"--helper: {bench.name} needs a model that {does}; name one")
     if bench.sandbox and options.sandbox == "docker" and (why := _no_docker()):
         raise ConfigError(
             f"--sandbox: {bench.name} gives the model a shell in a container, and {why}; see to that, or choose "
-            "`local`, which runs the model's programs on this machine, as this user and unconfined"
+            "`process`, our own sandbox, which has no network and keeps no programs between calls"
         )
     for name, endpoint in (("--base-url", options.endpoint), ("--helper-base-url", options.helper)):
         parts = urlsplit(endpoint.base_url if endpoint is not None else "")
         if parts.username is not None or parts.query:
             raise ConfigError(f"{name}: found a user or a query in it; leave them out and name the key's variable")
+
+
+def _setup(bench: Benchmark, options: BenchOptions, subset: str) -> Setup:
+    helper = options.helper if bench.helper is not None else None
+    return Setup(
+        benchmark=bench.name,
+        dataset=bench.dataset,
+        revision=bench.revision if options.records is None else "",
+        subset=subset,
+        records="" if options.records is None else str(options.records),
+        records_sha256="" if options.records is None else sha256_file(options.records),
+        model=options.endpoint.model,
+        base_url=options.endpoint.base_url,
+        helper="" if helper is None else helper.model,
+        helper_base_url="" if helper is None else helper.base_url,
+        n=options.n,
+        draw_seed=options.draw_seed,
+        temperature=options.temperature,
+        max_tokens=options.max_tokens,
+        sandbox=options.sandbox if bench.sandbox else "",
+        versions={name: version(name) for name in ("inspect_ai", "inspect_evals")},
+    )
 
 
 def _no_docker() -> str:
@@ -158,11 +189,10 @@ def _no_docker() -> str:
     return "" if done.returncode == 0 else "docker's daemon does not run"
 
 
-def _load(bench: Benchmark, options: BenchOptions, subset: str) -> Any:
+def _load(bench: Benchmark, options: BenchOptions, subset: str, records: Sequence[Mapping[str, Any]] | None) -> Any:
     from firstchair.evals.benchmarks.tasks import BUILD, Wanted, drawn_task
 
     path = options.records
-    records = None if path is None else read_records(bench.name, path)
     if records is None:
         _reach_hub(bench)
     wanted = Wanted(subset, options.sandbox, records, None if path is None else path.parent)
@@ -215,7 +245,7 @@ def _not_to_be_had(bench: Benchmark, why: str) -> UpstreamError:
 
 
 def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: Path) -> Any:
-    """Inspect's log of one seed."""
+    """Inspect's log of one seed, which is whole."""
     try:
         log = _inspect_eval(task, options, bench, seed, logs)
     except FirstchairError:
@@ -224,15 +254,16 @@ def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: P
         if type(error).__name__ == "PrerequisiteError":  # a package or key of a vendor
             said = Text.from_markup(str(error)).plain.removeprefix("ERROR: ")
             raise ConfigError(f"{bench.name}: {' '.join(said.split())}") from None
-        raise RunFailed(f"{bench.name}, seed {seed}: {_words(error)}; see {logs}") from error
+        raise RunFailed(f"{bench.name}, seed {seed}: {_words(error)}; see {logs}; {GO_ON}") from error
     if log.status == "success":
         return log
     why = "interrupted" if log.status == "cancelled" or log.error is None else log.error.message
-    raise RunFailed(f"{bench.name}, seed {seed}: {' '.join(str(why).split())[:500]}; see {log.location}")
+    raise RunFailed(f"{bench.name}, seed {seed}: {' '.join(str(why).split())[:500]}; see {log.location}; {GO_ON}")
 
 
 def _inspect_eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: Path) -> Any:
-    from inspect_ai import eval as inspect_eval
+    import rich
+    from inspect_ai import eval_set
     from inspect_ai.model import GenerateConfig
 
     retried = {"max_retries": TRIES - 1, "attempt_timeout": options.timeout_s, "max_connections": options.concurrency}
@@ -240,21 +271,29 @@ def _inspect_eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int,
     roles = {}
     if bench.helper is not None and options.helper is not None:
         roles[bench.helper] = _model(options.helper, GenerateConfig(**retried), "--helper-key-env")
-    (log,) = inspect_eval(
-        task,
-        model=_model(options.endpoint, own, "--api-key-env"),
-        model_roles=roles,
-        log_dir=str(logs),
-        display="none",
-        log_level="error",
-        log_realtime=False,
-        log_model_api=True,  # the endpoint's own word on its cost stands in its answers alone
-        score_display=False,
-        ctl_server=False,
-        fail_on_error=False,
-        max_samples=options.concurrency,
-        metadata={"firstchair_seed": seed},
-    )
+    console = rich.get_console()
+    quiet, console.quiet = console.quiet, True  # it says of every set that it is complete
+    try:
+        # A set of one, because a set goes on with what its directory holds.
+        _, (log,) = eval_set(
+            task,
+            log_dir=str(logs),
+            retry_attempts=0,
+            retry_immediate=False,
+            model=_model(options.endpoint, own, "--api-key-env"),
+            model_roles=roles,
+            display="none",
+            log_level="error",
+            log_realtime=False,
+            log_model_api=True,  # the endpoint's own word on its cost stands in its answers alone
+            score_display=False,
+            ctl_server=False,
+            fail_on_error=False,
+            max_samples=options.concurrency,
+            metadata={"firstchair_seed": seed},
+        )
+    finally:
+        console.quiet = quiet
     return log
 
 
@@ -277,25 +316,3 @@ def _samples(log: Any) -> Iterator[Any]:
     from inspect_ai.log import read_eval_log_samples
 
     yield from read_eval_log_samples(log.location, all_samples_required=False, resolve_attachments=True)
-
-
-def _run(bench: Benchmark, options: BenchOptions, subset: str, rows: list[BenchRow]) -> Run:
-    return Run(
-        benchmark=bench.name,
-        title=bench.title,
-        dataset=bench.dataset,
-        subset=subset,
-        records="" if options.records is None else str(options.records),
-        model=options.endpoint.model,
-        base_url=options.endpoint.base_url,
-        helper="" if options.helper is None or bench.helper is None else options.helper.model,
-        n=options.n,
-        draw_seed=options.draw_seed,
-        seeds=tuple(range(options.seeds)),
-        temperature=options.temperature,
-        max_tokens=options.max_tokens,
-        sandbox=options.sandbox if bench.sandbox else "",
-        prices=options.prices.version,
-        versions={name: version(name) for name in ("inspect_ai", "inspect_evals")},
-        summary=summarize(rows, range(options.seeds)),
-    )

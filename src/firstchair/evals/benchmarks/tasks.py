@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
     subset: str
     sandbox: str
-    """What runs the programs of the model, where the benchmark has any: ``docker``, ``k8s``, ``local``."""
+    """What runs the model's programs, where the benchmark has any: ``docker``, ``k8s``, ``process``, ``local``."""
     records: Sequence[Mapping[str, Any]] | None
     """Instead of the download."""
     folder: Path | None
@@ -71,14 +71,15 @@ def _gaia(wanted: Wanted) -> Any:
 
     sandbox = {"docker": DEFAULT_DOCKER_SANDBOX, "k8s": DEFAULT_K8S_SANDBOX}.get(wanted.sandbox, wanted.sandbox)
     if wanted.records is None:
-        return gaia(subset=wanted.subset, sandbox=sandbox)
+        task = gaia(subset=wanted.subset, sandbox=sandbox)
+        return _in_work_dir(task) if wanted.sandbox == "process" else task
     with _attachments(wanted.folder) as folder:
         to_sample = dataset.make_record_to_sample_function(None, folder, "validation")
         samples = [to_sample(dict(record)) for record in wanted.records]
     for sample in samples:
         if not sample.files:
             sample.setup = None  # makes the folder of the attachments, at the root
-    return Task(
+    task = Task(
         dataset=samples,
         solver=default_solver(1, web_search_providers=SEARCH),
         scorer=gaia_scorer(),
@@ -86,6 +87,19 @@ def _gaia(wanted: Wanted) -> Any:
         message_limit=DEFAULT_MESSAGE_LIMIT,
         name="gaia",
     )
+    return _in_work_dir(task) if wanted.sandbox == "process" else task
+
+
+def _in_work_dir(task: Any) -> Any:
+    """GAIA for our own sandbox, whose root nobody writes to: attachments lie in the working directory."""
+    from firstchair.evals.benchmarks import own_sandbox
+
+    assert task.sandbox.type == own_sandbox.NAME
+    for sample in task.dataset:
+        sample.input = sample.input.replace(" /shared_files/", " shared_files/")
+        sample.files = {name.removeprefix("/"): content for name, content in (sample.files or {}).items()}
+        sample.setup = None
+    return task
 
 
 @contextmanager
