@@ -272,6 +272,31 @@ def test_who_cannot_be_reached_is_told_with_the_cause():
     run(lambda: work("http://name.invalid", socket.gaierror))
 
 
+class TwoAddresses(asyncio.SelectorEventLoop):
+    """A host has two addresses, and the first leads nowhere."""
+
+    async def getaddrinfo(self, host, port, **_):
+        addresses = ("127.0.0.2", port), ("127.0.0.1", port)
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", one) for one in addresses]
+
+    async def sock_connect(self, sock, address):
+        if address[0] == "127.0.0.2":
+            await asyncio.Event().wait()
+        await super().sock_connect(sock, address)
+
+
+def test_an_address_that_leads_nowhere_leaves_the_next_one():
+    async def work() -> None:
+        listening = await asyncio.start_server(Server(OK), sock=socket.create_server(("127.0.0.1", 0)))
+        pool = Pool(f"http://two.example:{listening.sockets[0].getsockname()[1]}/v1", limit=1, keepalive_s=30)
+        assert await whole(pool) == b"ok"
+        await pool.close()
+        listening.close()
+
+    with asyncio.Runner(loop_factory=TwoAddresses) as runner:
+        runner.run(work())
+
+
 def test_a_cancelled_request_and_a_closed_answer_close_the_connection():
     async def work() -> None:
         server = Server(OK)

@@ -13,7 +13,7 @@ import ssl
 import zlib
 from collections import deque
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import httptools
@@ -21,6 +21,8 @@ import httptools
 KEEPALIVE_S = 4.0
 """For servers of an unknown kind: those of Python close an idle connection after 5 s, and a request must not meet
 that."""
+RACE_S = 0.25
+"""So long one address of a server is tried alone, before the next is tried beside it (RFC 8305)."""
 MAX_HEAD_BYTES = 64 * 1024
 """Of an answer's headers."""
 PAUSE_BYTES = 256 * 1024
@@ -70,15 +72,15 @@ def head_lines(headers: Mapping[str, str]) -> bytes:
 class Pool:
     """The connections to one server, used on one event loop."""
 
-    def __init__(self, url: str, *, limit: int, keepalive_s: float):
+    def __init__(self, url: str, *, limit: int, keepalive_s: float, tls: ssl.SSLContext | None = None):
         """``url``: scheme, host and port count. At most ``limit`` connections; one that has not been used for
-        ``keepalive_s`` is closed.
+        ``keepalive_s`` is closed. ``tls``: whom to trust; the system's authorities if not given.
         """
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port
         self._tls: ssl.SSLContext | None = None
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context()
+            self._tls = tls or ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
         name = parts.netloc.rpartition("@")[2]
         self._host_line = b"host: %s\r\n" % name.encode("ascii" if name.isascii() else "idna")
@@ -166,8 +168,12 @@ class Pool:
         self._connecting += 1
         loop = asyncio.get_running_loop()
         port = self._port or (80 if self._tls is None else 443)
+        # A server with an IPv6 address that leads nowhere is reached at its other one; uvloop cannot do that.
+        more: dict[str, Any] = {"happy_eyeballs_delay": RACE_S} if isinstance(loop, asyncio.BaseEventLoop) else {}
         try:
-            _, connection = await loop.create_connection(lambda: _Connection(self), self._host, port, ssl=self._tls)
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self), self._host, port, ssl=self._tls, **more
+            )
         except TimeoutError:
             raise
         except (OSError, UnicodeError) as error:

@@ -22,6 +22,7 @@ from firstchair.engines.base import EngineInfo, ErrorKind, Generation, Request, 
 from firstchair.engines.group_queue import GroupGate
 from firstchair.engines.http_retry import HttpFailure, RetryPolicy, Watch, post_json
 from firstchair.engines.inflight import InFlight
+from firstchair.engines.pool_transport import pool_transport
 
 
 def key_from(variable: str, *, field: str) -> str:
@@ -79,7 +80,7 @@ class HttpEngine(ABC):
         self._client = httpx.AsyncClient(
             base_url=self.base_url,
             headers=self.headers,
-            transport=options.transport,
+            transport=options.transport or pool_transport(self.base_url, limit=concurrency, tls=_tls()),
             verify=_tls(),
             timeout=httpx.Timeout(options.retry.read_s, connect=options.retry.connect_s, pool=None),
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
