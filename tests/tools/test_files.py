@@ -267,6 +267,45 @@ def test_lines_alone_go_to_the_end_or_after_their_anchor(desk: Desk):
     assert desk.read("a.txt") == "one\none and a half\ntwo\nthree\nfour\nfive\n"
 
 
+def test_a_file_with_both_kinds_of_line_ends_is_patched_and_keeps_them(desk: Desk):
+    desk.write("mixed.txt", "one\ntwo\r\nthree\nfour\n")
+    desk.patch("*** Update File: mixed.txt", "-one", "+1", " two", " three", "+3b")
+    assert desk.files()["mixed.txt"] == "1\ntwo\r\nthree\n3b\nfour\n"
+    desk.write("open.txt", "one\r\ntwo")
+    desk.patch("*** Update File: open.txt", " two", "+three")
+    assert desk.files()["open.txt"] == "one\r\ntwo\r\nthree"
+    desk.write("open.txt", "")
+    desk.patch("*** Update File: open.txt", "+one")
+    assert desk.files()["open.txt"] == "one\n"
+
+
+BLANK = ["*** Update File: a.txt", "*** Move to: b", *[""] * 60_000, "*** Add File: c"]
+SLOW = {
+    "a context of many equal lines": ["*** Update File: big", *[" "] * 40_000, "-x", "+y"],
+    "blank lines before the next file": BLANK,
+    "hunks without end": ["*** Update File: numbers", *(f"@@\n-{n}\n+x" for n in range(9_000))],
+    "files without end": [f"*** Add File: {n}" for n in range(9_000)],
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("lines", SLOW.values(), ids=SLOW)
+def test_no_patch_keeps_everything_else_waiting(desk: Desk, lines: list[str]):
+    """Each took from a minute to hours where lines were looked for one by one; now it is a second."""
+    desk.write("big", "\n" * 400_000)
+    desk.write("numbers", "".join(f"{n}\n" for n in range(100_000)))
+    with contextlib.suppress(ToolFailed):
+        desk.patch(*lines)
+
+
+def test_a_path_too_long_to_list_or_remove_is_refused_before_anything_is_written(desk: Desk):
+    for path in ("a/" * 600 + "b", "new/" + "n" * 256):
+        fails(Failure.INVALID_ARGUMENTS, "too long", desk.write, path, "x")
+        fails(Failure.INVALID_ARGUMENTS, "too long", desk.patch, "*** Add File: b", "+x", f"*** Add File: {path}")
+    assert list(desk.files()) == ["a.txt"]
+    assert os.listdir(desk.root) == ["a.txt"]
+
+
 def test_a_text_that_is_no_patch_is_told_its_form(desk: Desk):
     for text in ("", "--- a\n+++ b\n", "*** Begin Patch"):
         with pytest.raises(ToolFailed, match="begins with the line"):

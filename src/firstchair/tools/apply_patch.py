@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import Field
@@ -17,6 +18,7 @@ from firstchair.tools.patch_text import (
     Change,
     DeleteFile,
     PatchProblem,
+    UpdateFile,
     apply_hunks,
     parse_patch,
 )
@@ -36,6 +38,10 @@ _FORM = """Change files of the work directory with one patch. Its form:
 There are no line numbers: give three lines around a change, so that its place is the only one; after @@ may stand \
 a line of the file that comes before. '*** Move to: PATH' after an Update line renames. A patch that does not fit \
 changes nothing."""
+
+
+MAX_SECTIONS, MAX_HUNKS = 100, 500
+"""Of one patch: each costs a look at a whole file."""
 
 
 class ApplyPatchSpec(Strict):
@@ -85,6 +91,10 @@ class ApplyPatch:
 
     def _planned(self, changes: tuple[Change, ...]) -> tuple[dict[str, str | None], list[str]]:
         """The files as they shall be (``None``: gone), and what to say of each; nothing is written yet."""
+        hunks = sum(len(change.hunks) for change in changes if isinstance(change, UpdateFile))
+        for count, most, what in ((len(changes), MAX_SECTIONS, "files"), (hunks, MAX_HUNKS, "hunks")):
+            if count > most:
+                raise PatchProblem(f"the patch has {count:,} {what} of at most {most}; send several")
         files: dict[str, str | None] = {}
         report: list[str] = []
         for change in changes:
@@ -124,6 +134,7 @@ class ApplyPatch:
 
 
 def _refuse_file_as_directory(paths: Sequence[str]) -> None:
-    inside = next((path for path in paths for other in paths if path.startswith(f"{other}/")), None)
-    if inside is not None:
-        raise PatchProblem(f"{inside}: lies in a path that the patch makes a file")
+    made = set(paths)
+    for path in paths:
+        if any(folder in made for folder in accumulate(path.split("/")[:-1], "{}/{}".format)):
+            raise PatchProblem(f"{path}: lies in a path that the patch makes a file")

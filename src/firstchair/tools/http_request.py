@@ -204,7 +204,7 @@ def _url(text: str, *, base: httpx.URL | None = None) -> httpx.URL:
     if url.userinfo:
         raise ToolFailed(
             Failure.REFUSED,
-            f"{url.raw_host.decode('ascii')}: no user and password in a URL; send an Authorization header",
+            f"{host.decode('ascii')}: no user and password in a URL; send an Authorization header",
         )
     return url.copy_with(fragment=None)
 

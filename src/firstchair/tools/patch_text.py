@@ -19,8 +19,11 @@ the hunk comes after. ``*** End of File`` after a hunk's lines says that they ar
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 BEGIN, END = "*** Begin Patch", "*** End Patch"
 _ADD, _UPDATE, _DELETE = "*** Add File: ", "*** Update File: ", "*** Delete File: "
@@ -90,9 +93,10 @@ class _Lines:
         return self._lines[self.at] if self.at < len(self._lines) else None
 
     @property
-    def next_text(self) -> str | None:
-        """The next line that is not blank."""
-        return next((line for line in self._lines[self.at :] if line.strip()), None)
+    def next_text(self) -> int:
+        """The place of the next line that is not blank; behind the last one where there is none."""
+        places = range(self.at, len(self._lines))
+        return next((at for at in places if self._lines[at].strip()), len(self._lines))
 
     def while_(self, wanted: Callable[[str], bool]) -> Iterator[str]:
         while self.next is not None and wanted(self.next):
@@ -134,18 +138,15 @@ def _change(header: str, path: str, reader: _Lines) -> Change:
     moves = list(reader.while_(lambda line: line.startswith(_MOVE)))
     hunks: list[Hunk] = []
     while (line := reader.next) is not None and not line.startswith(_HEADERS):
-        if not line.strip() and not _goes_on(reader):
-            reader.at += 1
-            continue
+        if not line.strip():
+            blank, reader.at = reader.at, reader.next_text
+            if not (reader.next or "").startswith((" ", "-", "+")):
+                continue
+            reader.at = blank  # they are lines of the hunk too
         hunks.append(_hunk(reader))
     if not hunks and not moves:
         raise PatchProblem(f"{path}: '{_UPDATE.strip()}' without a change; add lines that begin with '-' or '+'")
     return UpdateFile(path, tuple(hunks), moves[-1].removeprefix(_MOVE).strip() if moves else None)
-
-
-def _goes_on(reader: _Lines) -> bool:
-    """Whether a hunk's line comes after the blank ones here, which are then its lines too."""
-    return (reader.next_text or "").startswith((" ", "-", "+"))
 
 
 def _hunk(reader: _Lines) -> Hunk:
@@ -165,41 +166,81 @@ def _hunk(reader: _Lines) -> Hunk:
     return Hunk(anchors, tuple(lines), at_end, start)
 
 
+class _Find:
+    """Lines as one text, which is searched many times faster than a list is."""
+
+    def __init__(self, lines: Sequence[str]):
+        self._text = "\n".join(("", *lines, ""))
+        self._starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+
+    def places(self, wanted: Sequence[str], start: int, most: int) -> list[int]:
+        """Indices from ``start`` on of where ``wanted`` begins, the first ``most`` of them."""
+        needle, found = "\n".join(("", *wanted, "")), list[int]()
+        at = self._text.find(needle, self._starts[start])
+        while at >= 0 and len(found) < most:
+            found.append(bisect_left(self._starts, at))
+            at = self._text.find(needle, at + 1)
+        return found
+
+
+class _Present:
+    """The lines of a file as it is, each with its own end: one file may have both kinds."""
+
+    def __init__(self, text: str):
+        self.ending = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
+        self.is_open = text != "" and not text.endswith("\n")  # no newline after the last line
+        self.lines = [line + "\n" for line in text.split("\n")]
+        self.lines[-1] = self.lines[-1][:-1]
+        if not self.lines[-1]:
+            self.lines.pop()
+
+    @cached_property
+    def exact(self) -> _Find:
+        """Without their ends."""
+        return _Find([line.removesuffix("\n").removesuffix("\r") for line in self.lines])
+
+    @cached_property
+    def trimmed(self) -> _Find:
+        """Without white space at their ends."""
+        return _Find([line.rstrip() for line in self.lines])
+
+    def joined(self, lines: Sequence[str]) -> str:
+        """``lines`` as the text of the file, whose last line ends as the last one did."""
+        whole = "".join(line if line.endswith("\n") else line + self.ending for line in lines)
+        return whole.removesuffix("\n").removesuffix("\r") if self.is_open else whole
+
+
 def apply_hunks(text: str, hunks: Sequence[Hunk], path: str) -> str:
     """``text`` after ``hunks``, which stand in the order of the file. Raises ``PatchProblem``.
 
-    Lines match when they are equal, or equal but for white space at their ends; then the file's own lines stay. A
-    hunk whose lines stand at several places is refused, unless an ``@@`` line says after which.
+    Lines match when they are equal, or equal but for white space at their ends; then the file's own lines stay, each
+    with the end that it has, and a line that comes ends as most of the file's do. A hunk whose lines stand at several
+    places is refused, unless an ``@@`` line says after which.
     """
-    ending = "\r\n" if "\r\n" in text else "\n"
-    whole = text.split(ending)
-    is_open = whole[-1] != ""  # no newline after the last line
-    if not is_open:
-        whole.pop()
+    present = _Present(text)
     out: list[str] = []
     cursor = 0
     for hunk in hunks:
-        start = _place(whole, hunk, cursor, path)
+        start = _place(present, hunk, cursor, path)
         stop = start + len(hunk.before)
-        out += whole[cursor:start]
-        out += _merged(hunk, whole[start:stop])
+        out += present.lines[cursor:start]
+        out += _merged(hunk, present.lines[start:stop], present.ending)
         cursor = stop
-    out += whole[cursor:]
-    return ending.join(out) + ("" if is_open or not out else ending)
+    return present.joined(out + present.lines[cursor:])
 
 
-def _merged(hunk: Hunk, found: Sequence[str]) -> Iterator[str]:
+def _merged(hunk: Hunk, found: Sequence[str], ending: str) -> Iterator[str]:
     """The lines after the hunk; those that stay are taken as the file has them."""
     present = iter(found)
     for mark, text in hunk.lines:
-        own = text if mark == "+" else next(present)
+        own = text + ending if mark == "+" else next(present)
         if mark != "-":
             yield own
 
 
-def _place(lines: Sequence[str], hunk: Hunk, cursor: int, path: str) -> int:
+def _place(present: _Present, hunk: Hunk, cursor: int, path: str) -> int:
     """The index of the hunk's first line."""
-    start = cursor
+    lines, start = present.lines, cursor
     for anchor in hunk.anchors:
         found = next((at for at in range(start, len(lines)) if lines[at].strip() == anchor), None)
         if found is None:
@@ -210,13 +251,11 @@ def _place(lines: Sequence[str], hunk: Hunk, cursor: int, path: str) -> int:
     if not hunk.before:
         # Only new lines: after the anchor, or at the end.
         return start if hunk.anchors and not hunk.at_end else len(lines)
-    places = _places(lines, hunk.before, start)
-    if hunk.at_end:
-        places = [at for at in places if at + len(hunk.before) == len(lines)]
+    places = _places(present, hunk, start)
     if not places:
         raise PatchProblem(f"{path}: {_not_there(lines, hunk, start)}")
     if len(places) > 1 and not hunk.anchors:
-        shown = ", ".join(str(at + 1) for at in places[:5])
+        shown = ", ".join(str(at + 1) for at in places)
         raise PatchProblem(
             f"{path}: the lines of the hunk at line {hunk.line} of the patch stand at lines {shown}; add more lines "
             "around them, or an '@@ LINE' that comes before the right place"
@@ -224,15 +263,12 @@ def _place(lines: Sequence[str], hunk: Hunk, cursor: int, path: str) -> int:
     return places[0]
 
 
-def _places(lines: Sequence[str], wanted: Sequence[str], start: int) -> list[int]:
-    """Where ``wanted`` stands: exactly, else but for white space at line ends."""
-    for same in (lambda line: line, str.rstrip):
-        target = [same(line) for line in wanted]
-        have = [same(line) for line in lines]
-        found = [at for at in range(start, len(have) - len(target) + 1) if have[at : at + len(target)] == target]
-        if found:
-            return found
-    return []
+def _places(present: _Present, hunk: Hunk, start: int) -> list[int]:
+    """Where the hunk's lines stand, the first few places: exactly, else but for white space at line ends."""
+    if hunk.at_end:
+        start = max(start, len(present.lines) - len(hunk.before))
+    trimmed = [line.rstrip() for line in hunk.before]
+    return present.exact.places(hunk.before, start, 5) or present.trimmed.places(trimmed, start, 5)
 
 
 def _not_there(lines: Sequence[str], hunk: Hunk, start: int) -> str:

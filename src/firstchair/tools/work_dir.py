@@ -20,6 +20,9 @@ from firstchair.tools.base import Failure, ToolFailed
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: to open a pipe without a writer would wait for one.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MAX_PATH_BYTES = 1_000
+"""Of a whole path: a longer one of short names is a tree so deep that little can list or remove it."""
+_MAX_NAME_BYTES = 255
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
@@ -161,6 +164,12 @@ def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ToolFailed(Failure.REFUSED, f"{path}: '..' is not allowed; name the path from the work directory")
+    # Here and not by the system: before anything is made of a path, or of a patch's others.
+    if len(os.fsencode(path)) > MAX_PATH_BYTES or any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in parts):
+        raise ToolFailed(
+            Failure.INVALID_ARGUMENTS,
+            f"{path[:100]}: is too long; a path has at most {MAX_PATH_BYTES:,} bytes, a name {_MAX_NAME_BYTES}",
+        )
     return parts
 
 
