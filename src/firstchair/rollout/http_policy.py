@@ -21,7 +21,8 @@ from firstchair.rollout.wire_reply import Dialect, Timing, read_reply
 class HttpPolicy:
     """Calls ``base_url`` with the SDK of ``dialect`` (OpenAI's wants ``/v1`` in it, Anthropic's does not).
 
-    ``options`` go into every request (``temperature``, ``max_tokens``, …). Needs the SDK: ``pip install openai`` or
+    ``options`` go into every request (``temperature``, ``max_tokens``, …); a limit of the episode lowers the tokens
+    that they allow. Needs the SDK: ``pip install openai`` or
     ``anthropic``. Use it as an async context manager, or ``close`` it.
     """
 
@@ -69,6 +70,8 @@ class HttpPolicy:
 
     async def _ask_openai(self, request: PolicyRequest) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.name, "messages": messages_to_openai(request.messages), **self._options}
+        limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+        _lower(body, limit, request.max_tokens)
         if request.tools:
             body["tools"] = tools_to_openai(request.tools)
         if not self._stream:
@@ -80,6 +83,7 @@ class HttpPolicy:
     async def _ask_anthropic(self, request: PolicyRequest) -> dict[str, Any]:
         prompt = messages_to_anthropic(request.messages)
         body: dict[str, Any] = {"model": self.name, "max_tokens": 1024, "messages": prompt.messages, **self._options}
+        _lower(body, "max_tokens", request.max_tokens)
         if prompt.system:
             body["system"] = prompt.system
         if request.tools:
@@ -88,6 +92,11 @@ class HttpPolicy:
             return dict((await self._client.messages.create(**body)).model_dump())
         async with self._client.messages.stream(**body) as stream:
             return dict((await stream.get_final_message()).model_dump())
+
+
+def _lower(body: dict[str, Any], limit: str, most: int | None) -> None:
+    if most is not None:
+        body[limit] = min(body.get(limit, most), most)
 
 
 def _without_helpers(payload: dict[str, Any]) -> dict[str, Any]:
