@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 import zipfile
@@ -172,7 +173,8 @@ class Stuck(World):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_killed_run_goes_on_and_asks_nothing_twice_that_was_answered(tmp_path: Path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_run_goes_on_and_asks_nothing_twice_that_was_answered(tmp_path: Path, how: signal.Signals):
     world = Stuck()
     with scripted_upstream(Script(by=world.answer)) as upstream:
         process = started(upstream, tmp_path, "mmlu_pro")
@@ -181,8 +183,9 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice_that_was_answered(tmp_path:
         while world.asked["cheque"] < 1 or sum(name.startswith("samples/") for name in names_in(log)) < 3:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
-        process.kill()
-        process.communicate()
+        process.send_signal(how)
+        said, _ = process.communicate(timeout=120)
+        assert how is signal.SIGKILL or "mmlu_pro, seed 0: interrupted" in said
         assert not (tmp_path / "mmlu_pro" / "rows.jsonl").exists()
         world.free = True
         (run,) = runs_of(started(upstream, tmp_path, "--resume", "mmlu_pro"))

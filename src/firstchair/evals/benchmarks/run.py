@@ -255,6 +255,8 @@ def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: P
             said = Text.from_markup(str(error)).plain.removeprefix("ERROR: ")
             raise ConfigError(f"{bench.name}: {' '.join(said.split())}") from None
         raise RunFailed(f"{bench.name}, seed {seed}: {_words(error)}; see {logs}; {GO_ON}") from error
+    if log is None:
+        raise RunFailed(f"{bench.name}, seed {seed}: interrupted; see {logs}; {GO_ON}")
     if log.status == "success":
         return log
     why = "interrupted" if log.status == "cancelled" or log.error is None else log.error.message
@@ -262,6 +264,7 @@ def _eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: P
 
 
 def _inspect_eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int, logs: Path) -> Any:
+    """The log; ``None`` after Ctrl-C."""
     import rich
     from inspect_ai import eval_set
     from inspect_ai.model import GenerateConfig
@@ -275,7 +278,7 @@ def _inspect_eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int,
     quiet, console.quiet = console.quiet, True  # it says of every set that it is complete
     try:
         # A set of one, because a set goes on with what its directory holds.
-        _, (log,) = eval_set(
+        _, found = eval_set(
             task,
             log_dir=str(logs),
             retry_attempts=0,
@@ -294,7 +297,7 @@ def _inspect_eval(task: Any, options: BenchOptions, bench: Benchmark, seed: int,
         )
     finally:
         console.quiet = quiet
-    return log
+    return found[0] if found else None
 
 
 def _model(endpoint: Endpoint, config: Any, flag: str) -> Any:
