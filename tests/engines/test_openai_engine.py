@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from firstchair.chat.messages import Tool, text_message
+from firstchair.chat.messages import Tool, ToolCall, assistant_message, text_message, tool_result
 from firstchair.engines.base import Engine, ErrorKind, Generation, Request, Sampling, Stop
 from firstchair.engines.http_engine import HttpOptions
 from firstchair.engines.http_retry import RetryPolicy
@@ -73,6 +74,15 @@ def test_chat_mode_sends_messages_and_tools_and_reads_the_message_with_its_calls
     assert generation.message.tool_calls[0].parsed() == {"word": "fox"}
     assert (generation.prompt_tokens, generation.cached_tokens, generation.output_tokens) == (10, 4, 3)
     assert generation.latency_s > 0
+
+
+def test_a_call_in_the_history_that_cannot_be_read_is_sent_as_an_object() -> None:
+    said = assistant_message(calls=(ToolCall(id="c1", name="store", arguments='{"word": '),))
+    _, seen = one(
+        chat_answer(), Request(request_id="a", messages=(*ASK, said, tool_result(said.tool_calls[0], "no")))
+    )
+    sent = seen.body["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == {"__malformed_arguments__": '{"word": '}
 
 
 def test_without_tools_and_seed_their_keys_are_absent() -> None:

@@ -86,6 +86,25 @@ def test_the_official_sdks_play_what_the_expert_plays_in_process(
     assert (call.latency_ms or 0) > 0
 
 
+@pytest.mark.parametrize(
+    ("dialect", "options", "sent"),
+    [
+        ("openai", {}, {"max_tokens": 9}),
+        ("openai", {"max_tokens": 7}, {"max_tokens": 7}),
+        ("openai", {"max_completion_tokens": 11}, {"max_completion_tokens": 9}),
+        ("anthropic", {}, {"max_tokens": 9}),
+    ],
+)
+def test_an_actions_limit_on_tokens_is_sent(dialect: Any, options: dict[str, int], sent: dict[str, int]) -> None:
+    async def ask(url: str) -> None:
+        async with HttpPolicy(dialect, url, "m", max_retries=0, options=options) as policy:
+            await policy.act([PolicyRequest(episode_id="x", messages=(), tools=(), max_tokens=9)])
+
+    with FaultServer(lambda seen, number: Answer()) as server:
+        asyncio.run(ask(server.base_url))
+    assert {name: value for name, value in server.seen[0].body.items() if "tokens" in name} == sent
+
+
 def test_recording_gives_what_the_sdk_gives_and_goes_into_a_store(server: TeacherServer, tmp_path: Path) -> None:
     async def run() -> list[Episode]:
         return await in_order(record_sessions(server.openai_url, TASKS, WordEnvironment, model="expert"))

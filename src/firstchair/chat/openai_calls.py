@@ -1,17 +1,45 @@
-"""One tool call on the OpenAI wire ⇄ canonical."""
+"""One tool call on the OpenAI wire ⇄ canonical, and calls that a server is to read again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstchair.chat.messages import ToolCall
+import msgspec
+
+from firstchair.chat.anthropic_blocks import MALFORMED_KEY
+from firstchair.chat.messages import Message, ToolCall
 from firstchair.chat.wire_fields import Loss, kind_of, need, rest
 from firstchair.core.errors import DataError
 from firstchair.core.jsontext import dumps
 
 _CALL_KEYS = frozenset({"id", "type", "function"})
 _FUNCTION_KEYS = frozenset({"name", "arguments"})
+
+
+def replayable(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """``messages`` for a server that is to go on with them: arguments that are no JSON object become one,
+    ``{MALFORMED_KEY: text}``, as on Anthropic's wire.
+
+    vLLM and llama.cpp parse the arguments in a history and refuse the conversation for good where one cannot be read.
+    """
+    return tuple(map(_replayable, messages))
+
+
+def _replayable(message: Message) -> Message:
+    if all(map(_can_be_read, message.tool_calls)):
+        return message
+    calls = tuple(
+        call
+        if _can_be_read(call)
+        else msgspec.structs.replace(call, arguments=dumps({MALFORMED_KEY: call.arguments}))
+        for call in message.tool_calls
+    )
+    return msgspec.structs.replace(message, tool_calls=calls)
+
+
+def _can_be_read(call: ToolCall) -> bool:
+    return "custom" in call.extra.get("openai", {}) or call.parsed() is not None
 
 
 def call_from_openai(row: Any, where: str) -> ToolCall:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from firstchair.catalog.token_counts import NANO, TokenCounts
 from firstchair.catalog.usage import counts_from_openai
+from firstchair.chat.openai_calls import replayable
 from firstchair.chat.openai_wire import message_from_openai_response, messages_to_openai, tools_to_openai
 from firstchair.chat.wire_request import finish_from_openai, usage_from_openai
 from firstchair.core.errors import DataError
@@ -142,7 +143,7 @@ class OpenAIEngine(HttpEngine):
 
     def _chat_body(self, request: Request, dropped: list[str]) -> dict[str, Any]:
         body = self._sampling(request.sampling) | {
-            "messages": messages_to_openai(request.messages, dropped=dropped, reasoning_key="both")
+            "messages": messages_to_openai(replayable(request.messages), dropped=dropped, reasoning_key="both")
         }
         if request.tools:
             # "No tools" has one form only: the key is absent.

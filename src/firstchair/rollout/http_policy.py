@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from firstchair.chat.anthropic_wire import messages_to_anthropic, tools_to_anthropic
+from firstchair.chat.openai_calls import replayable
 from firstchair.chat.openai_wire import messages_to_openai, tools_to_openai
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import ConfigError, FirstchairError
@@ -69,7 +70,8 @@ class HttpPolicy:
             return PolicyReply(error=f"{kind}: {type(error).__name__}: {error}", error_kind=kind)
 
     async def _ask_openai(self, request: PolicyRequest) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self.name, "messages": messages_to_openai(request.messages), **self._options}
+        messages = messages_to_openai(replayable(request.messages))
+        body: dict[str, Any] = {"model": self.name, "messages": messages, **self._options}
         limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
         _lower(body, limit, request.max_tokens)
         if request.tools:

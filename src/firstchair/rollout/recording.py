@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from firstchair.chat.messages import Message, Tool
+from firstchair.chat.openai_calls import replayable
 from firstchair.chat.openai_wire import messages_to_openai, tools_to_openai
 from firstchair.core.clock import utc_now
 from firstchair.core.errors import DataError
@@ -42,7 +43,7 @@ class _Conversation:
         if self.messages != messages[:known]:
             # The history was rewritten (a restored snapshot, say): start over.
             self.body, known = bytearray(), 0
-        for row in messages_to_openai(messages[known:]):
+        for row in messages_to_openai(replayable(messages[known:])):
             self.body += (b"," if self.body else b"") + orjson.dumps(row)
         self.messages = messages
         return bytes(self.body)
