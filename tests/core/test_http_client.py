@@ -39,6 +39,8 @@ class Server:
         self.heads: list[bytes] = []
         self.bodies: list[bytes] = []
         self.lost = asyncio.Event()
+        self.asked = asyncio.Semaphore(0)
+        """Released by each request."""
         self.release = asyncio.Event()
         self.release.set()
 
@@ -52,6 +54,7 @@ class Server:
                 self.bodies.append(await reader.readexactly(length))
                 reply = self.replies[min(self.requests, len(self.replies) - 1)]
                 self.requests += 1
+                self.asked.release()
                 await self.release.wait()
                 writer.write(reply)
                 await writer.drain()
@@ -231,8 +234,8 @@ def test_more_requests_than_connections_wait_their_turn():
         server.release.clear()
         async with running(server, limit=2) as pool:
             tasks = [asyncio.create_task(whole(pool)) for _ in range(7)]
-            await asyncio.sleep(0.05)
-            assert server.requests == 2
+            for _ in range(2):
+                await server.asked.acquire()
             tasks[2].cancel()  # it waits for a connection, and takes nobody's turn along
             server.release.set()
             found = await asyncio.gather(*tasks, return_exceptions=True)
