@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from firstchair.core.errors import ConfigError, UpstreamError
+from firstchair.tools import db_worker
 from firstchair.tools.base import Failure, ToolFailed
 from firstchair.tools.db_query import DbQuery, DbQuerySpec, open_database
 from firstchair.tools.db_rows import MAX_ROW_CHARS, row_line
@@ -142,6 +143,7 @@ def test_a_slow_query_is_stopped(database: str):
         ("PRAGMA query_only = OFF", "not authorized"),
         ("PRAGMA journal_mode = DELETE", "not authorized"),
         ("SELECT load_extension('x')", "not authorized to use function"),
+        ("SELECT fts3_tokenizer('x', x'4141414141414141')", "not authorized to use function"),
         ("SELECT printf('%.*c', 2000000000, 'x')", "not authorized to use function"),
         ("SELECT format('%2000000000d', 1)", "not authorized to use function"),
         ("VACUUM INTO '/tmp/firstchair-attached.db'", "authorization denied"),
@@ -168,6 +170,17 @@ def test_sqlite_makes_no_value_that_takes_all_memory(shop: str):
     line = ask(shop, "SELECT replace(hex(zeroblob(50000)), '0', 'x') AS t")
     assert len(line) == MAX_ROW_CHARS
     assert line.endswith("x…")
+
+
+def test_a_function_that_no_clock_stops_is_killed_with_its_process(shop: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(db_worker, "GRACE_S", 0.5)
+    half_a_minute = "SELECT instr(zeroblob(999000), zeroblob(400000) || x'01')"
+    fails(Failure.TIMEOUT, "stopped after 0.01 s", shop, half_a_minute, timeout_s=0.01)
+
+
+def test_a_row_of_many_large_values_costs_its_process_and_not_ours(shop: str):
+    wide = f"WITH one AS (SELECT hex(zeroblob(490000)) AS x) SELECT {'x, ' * 700} x FROM one"
+    fails(Failure.TOO_LARGE, "more than 512 MB", shop, wide)
 
 
 def test_a_locked_sqlite_is_no_fault_of_the_query(shop: str):

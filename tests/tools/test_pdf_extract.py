@@ -79,6 +79,28 @@ def test_a_broken_file_is_the_models_to_read(work_dir: WorkDir):
         read(work_dir)
 
 
+def test_a_file_that_inflates_beyond_the_memory_is_too_large(work_dir: WorkDir):
+    bomb = pypdf.PdfWriter()
+    stream = DecodedStreamObject()
+    stream.set_data(b"z" * 9_000_000)
+    stream[NameObject("/Filter")] = NameObject("/ASCII85Decode")  # each z is four bytes
+    page = bomb.add_blank_page(9, 9)
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): DictionaryObject()})
+    page[NameObject("/Contents")] = bomb._add_object(stream)
+    out = io.BytesIO()
+    bomb.write(out)
+    work_dir.write_bytes("a.pdf", out.getvalue())
+    with pytest.raises(ToolFailed, match="more than 128 MB") as failed:
+        read(work_dir, memory_mb=128)
+    assert failed.value.kind is Failure.TOO_LARGE
+
+
+def test_a_file_without_a_page_says_so(work_dir: WorkDir):
+    work_dir.write_bytes("a.pdf", pdf())
+    with pytest.raises(ToolFailed, match="has no pages"):
+        read(work_dir)
+
+
 def test_a_file_that_is_too_large_or_missing_starts_nothing(work_dir: WorkDir):
     with pytest.raises(ToolFailed, match="not_found"):
         read(work_dir)

@@ -1,13 +1,15 @@
-"""Rows of a database as a model reads them, and what every kind of database gives."""
+"""Rows of a database as a model reads them, and what every kind of database gives.
+
+Nothing here needs a package: the process that reads SQLite starts with this.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from firstchair.core.jsontext import dumps
 
 MAX_ROW_CHARS = 4_000
 """Of one row as JSON."""
@@ -49,7 +51,7 @@ class Database(Protocol):
 
 def row_line(columns: Sequence[str], row: Sequence[Any]) -> str:
     """One row as JSON text."""
-    fields = (f"{dumps(name)}: {dumps(_json(value))}" for name, value in zip(columns, row, strict=True))
+    fields = (f"{_json(name)}: {_json(_plain(value))}" for name, value in zip(columns, row, strict=True))
     return cut_line("{" + ", ".join(fields) + "}")
 
 
@@ -58,7 +60,11 @@ def cut_line(line: str) -> str:
     return line if len(line) <= MAX_ROW_CHARS else line[: MAX_ROW_CHARS - 1] + "…"
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>"
     if isinstance(value, float) and not math.isfinite(value):

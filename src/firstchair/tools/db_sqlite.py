@@ -1,39 +1,29 @@
-"""SQLite for ``db_query``: the file is opened read-only, and SQLite asks an authorizer before each thing it does."""
+"""SQLite for ``db_query``: the file is opened read-only, and SQLite asks an authorizer before each thing it does.
+
+A statement runs in a process of its own (``db_worker.py``), which is killed when it does not stop by itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sqlite3
-import time
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
-from firstchair.core.errors import ConfigError, UpstreamError
+import firstchair
+from firstchair.core.errors import ConfigError, RunFailed, UpstreamError
+from firstchair.tools import db_worker
 from firstchair.tools.base import Failure, ToolFailed
-from firstchair.tools.db_rows import Limits, Rows, row_line
+from firstchair.tools.db_rows import Limits, Rows
 
-MAX_VALUE_BYTES = 1_000_000
-"""Of a text or blob that a query makes; SQLite's own limit is a gigabyte."""
-_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
-_WRITING = frozenset(
-    {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_ALTER_TABLE}
-    | {sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW}
-    | {sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW, sqlite3.SQLITE_REINDEX}
-)
-_PRAGMAS = frozenset(
-    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"}
-)
-"""Those that only describe; others change settings, or files."""
 _BROKEN: tuple[str, ...] = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB")
-_BROKEN += ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_PROTOCOL")
+_BROKEN += ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_PROTOCOL")
 _RETRYABLE = ("SQLITE_BUSY", "SQLITE_LOCKED")
-_UNSTOPPABLE = frozenset({"printf", "format"})
-"""Functions that fill 2^31 characters between two looks at the clock, as many times as a statement calls them."""
-MAX_PATTERN_BYTES = 1_000
-"""Of LIKE and GLOB, which compare a value with it in one go too."""
-_STEPS = 10_000
-"""Instructions of SQLite's machine between two looks at the clock; some tenths of a millisecond."""
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from firstchair.tools.db_worker import main; main()"
 
 
 class SqliteDatabase:
@@ -44,69 +34,59 @@ class SqliteDatabase:
     def __init__(self, path: Path, *, read_only: bool):
         self._path, self._read_only = path, read_only
         if not path.is_file():
-            what = "a directory" if path.is_dir() else "no such file"
-            raise ConfigError(f"db_query.url: {path}: {what}; check the path, which begins where the command runs")
+            raise ConfigError(f"db_query.url: {path}: no such file; check the path")
         try:
-            with contextlib.closing(self._connect(0.0)) as connection:
+            with contextlib.closing(db_worker.connect(path, read_only=read_only, wait_s=0.0)) as connection:
                 connection.execute("PRAGMA schema_version").fetchone()
         except sqlite3.Error as error:
-            if _name(error).startswith(_RETRYABLE):  # it is one, and at work
+            if db_worker.error_name(error).startswith(_RETRYABLE):  # it is one, and at work
                 return
             raise ConfigError(f"db_query.url: {path}: {error}; name a SQLite file") from None
 
     def query(self, sql: str, limits: Limits) -> Rows:
         """Run one statement."""
-        with self._failures(limits), contextlib.closing(self._connect(limits.seconds)) as connection:
-            connection.execute(f"PRAGMA query_only = {'ON' if self._read_only else 'OFF'}")
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_BYTES)
-            connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            connection.set_authorizer(self._authorize)
-            deadline = time.monotonic() + limits.seconds
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-            cursor = connection.execute(sql)
-            if cursor.description is None:
-                return Rows((), changed=max(0, cursor.rowcount))
-            found = cursor.fetchmany(limits.rows + 1)
-            columns = [name for name, *_ in cursor.description]
-        lines = tuple(row_line(columns, row) for row in found[: limits.rows])
-        return Rows(lines, has_more=len(found) > limits.rows)
+        job = {"path": str(self._path), "read_only": self._read_only, "sql": sql}
+        answer = _worked({**job, "rows": limits.rows, "seconds": limits.seconds}, limits)
+        if "failed" in answer:
+            raise self._told(answer["failed"], answer["message"], limits)
+        return Rows(tuple(answer["lines"]), has_more=answer["has_more"], changed=answer["changed"])
 
-    def _connect(self, wait_s: float) -> sqlite3.Connection:
-        mode = "ro" if self._read_only else "rw"
-        # isolation_level=None: what a statement changes is kept at once, and no other transaction is opened.
-        connection = sqlite3.connect(
-            f"file:{quote(str(self._path))}?mode={mode}", uri=True, timeout=wait_s, isolation_level=None
+    def _told(self, name: str, message: str, limits: Limits) -> Exception:
+        """What SQLite said, as ours."""
+        if name.startswith(_BROKEN):
+            return UpstreamError(f"{self._path}: {message}", retryable=name.startswith(_RETRYABLE))
+        if name == "SQLITE_INTERRUPT":
+            return _too_slow(limits)
+        if name in (db_worker.OUT_OF_MEMORY, "SQLITE_NOMEM"):
+            return ToolFailed(
+                Failure.TOO_LARGE, f"it took more than {db_worker.MEMORY_BYTES >> 20} MB; ask for less at once"
+            )
+        if name.startswith(("SQLITE_AUTH", "SQLITE_READONLY")) or "not authorized" in message:
+            allowed = "only queries are" if self._read_only else "it is not"
+            return ToolFailed(Failure.REFUSED, f"{message}; {allowed} allowed here")
+        return ToolFailed(Failure.FAILED, f"{message}; correct the statement")
+
+
+def _worked(job: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """The worker's answer; however this ends, the worker has ended."""
+    root = str(Path(firstchair.__file__).parents[1])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _START, root],
+            input=json.dumps(job).encode(),
+            capture_output=True,
+            timeout=limits.seconds + db_worker.GRACE_S,
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            check=False,
         )
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        return connection
-
-    def _authorize(self, action: int, first: str | None, second: str | None, *_: object) -> int:
-        if action == sqlite3.SQLITE_PRAGMA:
-            return sqlite3.SQLITE_OK if (first or "").lower() in _PRAGMAS else sqlite3.SQLITE_DENY
-        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in {"load_extension", *_UNSTOPPABLE}:
-            return sqlite3.SQLITE_DENY
-        allowed = _READING if self._read_only else _READING | _WRITING
-        return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
-
-    @contextlib.contextmanager
-    def _failures(self, limits: Limits) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, sqlite3.Warning) as error:  # a warning: two statements at once, before Python 3.12
-            name = _name(error)
-            if name.startswith(_BROKEN):
-                raise UpstreamError(f"{self._path}: {error}", retryable=name.startswith(_RETRYABLE)) from error
-            if name == "SQLITE_INTERRUPT":
-                raise ToolFailed(
-                    Failure.TIMEOUT, f"the query was stopped after {limits.seconds:g} s; ask for less at once"
-                ) from None
-            if name.startswith(("SQLITE_AUTH", "SQLITE_READONLY")) or "not authorized" in str(error):
-                allowed = "only queries are" if self._read_only else "it is not"
-                raise ToolFailed(Failure.REFUSED, f"{error}; {allowed} allowed here") from None
-            raise ToolFailed(Failure.FAILED, f"{error}; correct the statement") from None
+    except subprocess.TimeoutExpired:
+        raise _too_slow(limits) from None
+    try:
+        return dict(json.loads(done.stdout))
+    except (ValueError, TypeError):
+        said = done.stderr.decode("utf-8", "replace").strip()[-500:]
+        raise RunFailed(f"db_query: its process ended with {done.returncode}: {said}") from None
 
 
-def _name(error: Exception) -> str:
-    """SQLite's name of an error, ``SQLITE_BUSY`` say; empty for what Python's driver itself says."""
-    return getattr(error, "sqlite_errorname", None) or ""
+def _too_slow(limits: Limits) -> ToolFailed:
+    return ToolFailed(Failure.TIMEOUT, f"the query was stopped after {limits.seconds:g} s; ask for less at once")

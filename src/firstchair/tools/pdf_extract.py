@@ -62,6 +62,8 @@ class PdfExtract:
         wanted = page_numbers(arguments.get("pages", ""), self._spec.max_pages)
         data = self._work_dir.read_bytes(path, limit=self._spec.max_file_bytes)
         answer = await self._read(path, data, wanted)
+        if "too_large" in answer:
+            raise ToolFailed(Failure.TOO_LARGE, f"{path}: {answer['too_large']}")
         if "problem" in answer:
             raise ToolFailed(Failure.FAILED, f"{path}: {answer['problem']}")
         return _text(answer["pages"], answer["texts"])
