@@ -1,7 +1,9 @@
 import asyncio
 import contextlib
 import json
+import socket
 import sqlite3
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,9 +230,73 @@ def test_postgresql_cuts_a_large_value_where_it_is_made(server: str):
     assert line.endswith("x…")
 
 
-def test_a_superuser_is_refused(postgres_database: str):
-    with pytest.raises(ConfigError, match="is a superuser"):
+@pytest.mark.parametrize("power", ["tester", "pg_execute_server_program", "pg_write_server_files"])
+def test_a_superuser_and_who_may_become_one_is_refused(postgres_database: str, power: str):
+    """``set_config('role', …)`` and then ``query_to_xml`` read the server's files in a read-only transaction."""
+    admin = create_engine(postgres_database, isolation_level="AUTOCOMMIT")
+    url = make_url(postgres_database)
+    power = str(url.username) if power == "tester" else power
+    with pytest.raises(ConfigError, match="is or may become"):
         ask(postgres_database, "SELECT 1")
+    with admin.connect() as connection:
+        connection.execute(text("CREATE ROLE heir LOGIN NOINHERIT"))
+        try:
+            connection.execute(text(f'GRANT "{power}" TO heir'))
+            with pytest.raises(ConfigError, match=f"'heir' is or may become '{power}'"):
+                ask(url.set(username="heir").render_as_string(hide_password=False), "SELECT 1")
+        finally:
+            connection.execute(text("DROP ROLE heir"))
+    admin.dispose()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "sql"),
+    [
+        (Failure.TOO_LARGE, "16 MB", "/* as big */ SELECT repeat('x', 1000000) FROM generate_series(1, 17)"),
+        (Failure.TOO_LARGE, "16 MB", "INSERT INTO wide SELECT repeat('x', 17000000) RETURNING n"),
+        (Failure.REFUSED, "use SELECT", "COPY goods TO STDOUT"),
+        (Failure.REFUSED, "use INSERT", "COPY goods FROM STDIN"),
+        (Failure.FAILED, "without NUL", "SELECT 'a\0b'"),
+        (Failure.FAILED, "write values into", "SELECT $1::int"),
+        (Failure.FAILED, "not UTF-8", "SELECT set_config('client_encoding', 'EUC_JIS_2004', false), chr(233)"),
+    ],
+)
+def test_postgresql_gives_no_more_than_is_read_and_no_word_of_a_broken_server(
+    server: str, kind: Failure, words: str, sql: str
+):
+    ask(server, "CREATE TABLE IF NOT EXISTS wide (n TEXT)", read_only=False)
+    fails(kind, words, server, sql, read_only=False)
+    assert ask(server, "SELECT n FROM wide") == "no rows"
+
+
+def test_postgresql_stops_at_the_rows_that_are_shown(server: str):
+    many = "WITH n AS (SELECT 1) SELECT g FROM n, generate_series(1, 5000000) AS g"
+    assert len(ask(server, many, read_only=False).split("\n")) == 101
+
+
+def test_postgresql_ends_a_statement_that_outlives_its_client(server: str):
+    setting = "SELECT current_setting('client_connection_check_interval') AS s"
+    assert rows(ask(server, setting)) == [{"s": "1s"}]
+
+
+def test_a_server_that_asks_for_a_password_names_the_setting():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        wants_scram = b"R" + struct.pack("!ii", 23, 10) + b"SCRAM-SHA-256\0\0"
+
+        def answer() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(8)
+                client.sendall(b"N")  # no TLS
+                client.recv(1000)
+                client.sendall(wants_scram)
+                client.recv(1000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ConfigError, match=r"db_query\.password_env: the server asks for a password"):
+            ask(f"postgresql://u@127.0.0.1:{listening.getsockname()[1]}/d", "SELECT 1")
+        thread.join()
 
 
 def test_a_server_that_is_not_there_or_refuses_is_no_fault_of_the_query(server: str):

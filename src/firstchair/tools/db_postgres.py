@@ -3,7 +3,8 @@
 A read-only transaction alone would not do: text with several statements could end it (``COMMIT; DROP …``). So the
 statement is sent by the extended protocol, which takes one only, and inside of ``DECLARE … CURSOR FOR``, which takes
 a query only and lets the rows be fetched up to a number. A superuser's functions write files whatever the
-transaction says, so a superuser is refused.
+transaction says, and a query can take on any role that its own is a member of (``set_config('role', …)``), so a role
+that is a superuser, may become one, or may run programs or write files on the server is refused.
 """
 
 from __future__ import annotations
@@ -20,9 +21,19 @@ from firstchair.tools.db_rows import MAX_ROW_CHARS, Limits, Rows, cut_line, row_
 
 CONNECT_S = 10.0
 _QUERIES = ("select", "values", "table")
+_POWERFUL = """
+SELECT min(rolname) FROM pg_roles WHERE pg_has_role(current_user, oid, 'MEMBER')
+AND (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_write_server_files'))
+"""
+# A statement that catches its own cancellation would go on for ever after we have left (PostgreSQL 14 and newer).
+_END_WITH_US = """
+SELECT set_config(name, '1000', true) FROM pg_settings WHERE name = 'client_connection_check_interval'
+"""
 _REFUSED = frozenset({"25006", "42501"})  # read_only_sql_transaction, insufficient_privilege
 _TIMED_OUT = "57014"
 _SYNTAX = "42601"
+_PROTOCOL = "08P01"
+"""What there is to it for a statement with $1 or NUL; we speak the protocol right."""
 _BROKEN_CLASSES = frozenset({"08", "28", "3D", "53", "57", "58", "XX"})
 """Connection, login, no such database, resources, shutdown, system, internal."""
 
@@ -34,12 +45,12 @@ class PostgresDatabase:
 
     def __init__(self, url: URL, *, password: str | None, read_only: bool):
         try:
-            import pg8000.native
+            from firstchair.tools.postgres_connection import BoundedConnection
         except ImportError:
             raise ConfigError(
                 "db_query.url: pg8000: not installed; run: pip install 'firstchair[postgres]'"
             ) from None
-        self._connection_class = pg8000.native.Connection
+        self._connection_class = BoundedConnection
         self._read_only, self._where = read_only, f"{url.host}/{url.database}"
         self._login = {
             "user": url.username,
@@ -48,6 +59,8 @@ class PostgresDatabase:
             "database": url.database,
             "password": password,
             "application_name": "firstchair",
+            # Else it would be the database's own, which may be none that texts can be read in.
+            "startup_params": {"client_encoding": "UTF8"},
         }
 
     def query(self, sql: str, limits: Limits) -> Rows:
@@ -58,12 +71,14 @@ class PostgresDatabase:
             connection.run("BEGIN READ ONLY" if self._read_only else "BEGIN")
             connection.run(f"SET LOCAL statement_timeout = {max(1, round(limits.seconds * 1000))}")
             # A query before the statement: from now on the transaction cannot be made one that writes.
-            ((is_superuser,),) = connection.run("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
-            if is_superuser:
+            ((powerful,),) = connection.run(_POWERFUL)
+            if powerful is not None:
                 raise ConfigError(
-                    f"db_query.url: {self._login['user']!r} is a superuser, whom no read-only transaction stops; "
-                    "use a role that may only do what a model may"
+                    f"db_query.url: {self._login['user']!r} is or may become {powerful!r}, a superuser or one that "
+                    "writes files on the server, whom no read-only transaction stops; use a role that may only do "
+                    "what a model may"
                 )
+            connection.run(_END_WITH_US)
             rows = self._rows(connection, sql, limits) if as_query else _changes(connection, sql, limits)
             if not self._read_only:
                 connection.run("COMMIT")
@@ -80,7 +95,8 @@ class PostgresDatabase:
 
     def _connect(self, limits: Limits) -> Any:
         # A server that hangs is given up a little after it should have given up itself.
-        return self._connection_class(**self._login, timeout=max(CONNECT_S, limits.seconds + 5))
+        timeout_s = max(CONNECT_S, limits.seconds + 5)
+        return self._connection_class(**self._login, max_rows=limits.rows + 1, timeout=timeout_s)
 
     @contextlib.contextmanager
     def _failures(self, limits: Limits, as_query: bool) -> Iterator[None]:
@@ -91,6 +107,11 @@ class PostgresDatabase:
         except DatabaseError as error:
             fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
             raise self._told(fields, limits, as_query) from error
+        except (UnicodeError, LookupError) as error:
+            raise ToolFailed(
+                Failure.FAILED,
+                f"the text is not UTF-8: {error}; leave client_encoding as it is, or select other columns",
+            ) from error
         except (Error, OSError) as error:
             raise UpstreamError(f"PostgreSQL at {self._where}: {error}", retryable=True) from error
 
@@ -101,6 +122,8 @@ class PostgresDatabase:
             return ToolFailed(
                 Failure.TIMEOUT, f"the query was stopped after {limits.seconds:g} s; ask for less at once"
             )
+        if code == _PROTOCOL:
+            return ToolFailed(Failure.FAILED, f"{message}; write values into the statement, without NUL characters")
         if code[:2] in _BROKEN_CLASSES or not code:
             return UpstreamError(
                 f"PostgreSQL at {self._where}: {message} ({code})", retryable=code[:2] in ("53", "57")
