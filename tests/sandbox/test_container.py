@@ -181,14 +181,38 @@ def test_an_engine_that_does_not_start_the_command_is_no_result(engine: Script, 
 
 
 def test_a_command_cannot_pass_for_a_broken_engine(engine: Script, work: Path):
+    (engine.folder / "state").write_text('{"OOMKilled": false, "ExitCode": 125}')
     result = run(work, "sh", "-c", f"echo '{DOWN}' >&2; exit 125")
     assert (result.end, result.exit_code) == (SandboxEnd.EXITED, 125)
 
 
-def test_a_container_that_may_run_on_is_told(engine: Script, work: Path):
-    (engine.folder / "rm-refusal").write_text("Error: device or resource busy")
-    with pytest.raises(RunFailed, match="resource busy; remove it by hand"):
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("echo 'docker: error waiting for container: unexpected EOF' >&2; exit 125", "unexpected EOF"),
+        ("kill -9 $$", "exit code -9"),
+    ],
+)
+def test_an_engine_that_breaks_while_the_command_runs_is_no_result(
+    engine: Script, work: Path, command: str, words: str
+):
+    """Here the command plays the engine: its exit code is the engine's, and the container knows of none."""
+    (engine.folder / "state").write_text("[" * 5_000)
+    with pytest.raises(RunFailed, match=f"docker: broke off, .*{words}"):
+        run(work, "sh", "-c", command)
+    assert engine.calls()[-1][:2] == ["rm", "--force"]
+
+
+@pytest.mark.parametrize("refusal", ["Error: device or resource\nbusy", DOWN])
+def test_a_container_that_may_run_on_is_told(engine: Script, work: Path, refusal: str):
+    (engine.folder / "rm-refusal").write_text(refusal)
+    with pytest.raises(RunFailed, match=r"(resource busy|daemon running\?); remove it by hand"):
         run(work, "true")
+
+
+def test_a_container_that_is_being_removed_is_gone(engine: Script, work: Path):
+    (engine.folder / "rm-refusal").write_text("removal of container x is already in progress")
+    assert run(work, "true").exit_code == 0
 
 
 def test_the_real_docker_without_its_service_is_no_result(work: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,6 @@ becomes the command. Output that begins with the mark is the command's; without 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import secrets
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from firstchair.core.concurrency import to_the_end
 from firstchair.core.errors import ConfigError, RunFailed
+from firstchair.core.jsontext import JsonProblem, loads
 from firstchair.sandbox.base import SandboxEnd, SandboxLimits, SandboxResult
 from firstchair.sandbox.launcher.client import Launcher
 from firstchair.sandbox.launcher.command import OPEN_FILES
@@ -31,7 +31,8 @@ Engine = Literal["docker", "podman", "apptainer"]
 _MB = 1 << 20
 _POLL_S = 0.25
 _HOUSEKEEPING_S = 60.0
-_KILLED = 128 + 9
+_KILLED, _OF_ENGINE = 128 + 9, 125
+"""Exit codes of the engine's command: of a container that was killed, and of the engine itself when it breaks."""
 _CHATTER = ("INFO", "WARNING", "Run '", "See '")
 
 
@@ -68,13 +69,20 @@ class ContainerSandbox:
         mark = secrets.token_hex(16)
         container = Container(self._image, f"firstchair-{secrets.token_hex(8)}", *_place(work_dir))
         line = self._line(container, ["sh", "-c", 'printf %s "$0"; exec "$@"', mark, *command], limits)
+        outcome: Outcome | None = None
+        state: dict[str, Any] = {}
         try:
             outcome, filled = await self._watched(line, container, stdin, limits, len(mark))
-            killed = outcome.exit_code == _KILLED and await self._out_of_memory(container)
+            if outcome.exit_code in (_KILLED, _OF_ENGINE):
+                state = await self._state(container)
         finally:
-            await to_the_end(self._remove(container))
-        if not outcome.stdout.startswith(mark.encode()):
+            started = outcome is not None and outcome.stdout.startswith(mark.encode())
+            await to_the_end(self._remove(container, started=started))
+        if not started:
             raise RunFailed(not_started(self._engine, self._image, outcome))
+        if not filled and self._has_broken(outcome, state):
+            raise RunFailed(broke_off(self._engine, outcome))
+        killed = outcome.exit_code == _KILLED and state.get("OOMKilled") is True
         end = SandboxEnd.DISK if filled else SandboxEnd.MEMORY if killed else SandboxEnd(outcome.end)
         return SandboxResult(
             end=end,
@@ -110,26 +118,38 @@ class ContainerSandbox:
             running.cancel()
             await asyncio.wait([running])
 
-    async def _out_of_memory(self, container: Container) -> bool:
-        """Whether the kernel killed it for memory, where the engine can tell."""
+    async def _state(self, container: Container) -> dict[str, Any]:
+        """What the engine says of a container that has ended; nothing where it cannot."""
         if self._engine == "apptainer":
-            return False
+            return {}
         told = await self._keep_house("inspect", "--format", "{{json .State}}", container.name)
         try:
-            state: Any = json.loads(told.stdout)
-        except ValueError:
-            return False
-        return isinstance(state, dict) and state.get("OOMKilled") is True
+            state = loads(told.stdout.decode("utf-8", "replace"))
+        except JsonProblem:
+            return {}
+        return state if isinstance(state, dict) else {}
 
-    async def _remove(self, container: Container) -> None:
+    def _has_broken(self, outcome: Outcome, state: dict[str, Any]) -> bool:
+        """Whether the engine broke when the command was running, so that its exit code is none of the command's."""
+        if self._engine == "apptainer" or outcome.exit_code is None:
+            return False
+        own = outcome.exit_code == _OF_ENGINE and state.get("ExitCode") != _OF_ENGINE
+        return own or outcome.exit_code < 0
+
+    async def _remove(self, container: Container, *, started: bool = True) -> None:
         """Kill and remove it. Raises ``RunFailed`` when it may be running yet."""
         if self._engine == "apptainer":
             return  # no daemon: its processes were ours, and are dead
         gone = await self._keep_house("rm", "--force", "--volumes", container.name)
         text = gone.stderr.decode("utf-8", "replace").strip()
-        if gone.exit_code != 0 and "no such container" not in text.lower() and not _is_down(text):
+        lower = text.lower()
+        if gone.exit_code == 0 or "no such container" in lower or "already in progress" in lower:
+            return
+        # An engine that is down has started nothing; one that goes down leaves running what it had.
+        if started or not _is_down(text):
+            said = " ".join(text.split())[:200] or f"no answer in {gone.seconds:.0f} s"
             raise RunFailed(
-                f"{self._engine} rm --force {container.name}: {text}; remove it by hand: it may be running"
+                f"{self._engine} rm --force {container.name}: {said}; remove it by hand: it may be running"
             )
 
     async def _keep_house(self, *arguments: str) -> Outcome:
@@ -199,6 +219,12 @@ def not_started(engine: Engine, image: str, outcome: Outcome) -> str:
     if "permission denied" in lower and "daemon" in lower:
         return f"{engine}: {said}; let this user use it, or take podman, which needs no service"
     return f"{engine}: the container did not start: {said}"
+
+
+def broke_off(engine: Engine, outcome: Outcome) -> str:
+    """Why a command that had begun has no result."""
+    said = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"{engine}: broke off, exit code {outcome.exit_code}: {said[-1][:200] if said else 'without a word'}"
 
 
 def _is_down(text: str) -> bool:
