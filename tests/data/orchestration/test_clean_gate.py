@@ -128,3 +128,10 @@ def test_a_finding_says_where_and_what():
     assert finding.found == "step 0, 5 times: go"
     (finding,) = unclean(observing("No answer: it took too long", is_error=True))
     assert finding.found == "step 0: No answer: it took too long"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["a\n" + " " * 100_000 + "x", "<invoke " * 40_000])
+def test_no_text_keeps_the_gate_busy(text):
+    """A policy that repeats itself to the limit of its tokens; these took minutes."""
+    assert unclean(clean_trajectory(final_answer=text))

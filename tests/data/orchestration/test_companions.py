@@ -221,6 +221,12 @@ def test_the_files_say_the_same(tmp_path):
     write_companions(views_of(path), tmp_path / "view.html", title="again", force=True)
 
 
+def test_a_file_whose_name_is_no_unicode_has_a_page(tmp_path):
+    path = write_groups(tmp_path / "groups\udcff.jsonl", trajectory_groups(1, samples=1))
+    written = write_companions(views_of(path), tmp_path / "view.html", title=path.name)
+    assert "groups?.jsonl" in written.html.read_text(encoding="utf-8")
+
+
 def test_a_transcript_reads_from_top_to_bottom():
     group = Group(
         task=OrchestrationTask(task_id="t", problem="6 x 7?", gold_answer="42"), trajectories=(clean_trajectory(),)

@@ -28,3 +28,9 @@ def test_salvage_takes_the_last_marked_answer_of_the_policy_else_of_the_last_mod
     assert salvaged_answer(["go on"], ["FINAL_ANSWER: 2", "3"]) == "3"
     assert salvaged_answer(["go on"], []) == ""
     assert marked_answer("nothing") is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["\n" * 150_000 + "x", "FINAL_ANSWER" + " " * 150_000 + "x"])
+def test_white_space_without_end_holds_no_marker_and_costs_no_time(text: str):
+    assert marked_answer(text) is None

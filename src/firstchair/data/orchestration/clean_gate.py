@@ -181,7 +181,7 @@ def _cut(seen: _Seen) -> str | None:
 
 
 _CALL_TAGS = re.compile(
-    r"</?(?:tool_call|tool_calls|tool_response|function_call|function_calls|invoke)\b[^>\n]*>"
+    r"</?(?:tool_call|tool_calls|tool_response|function_call|function_calls|invoke)\b[^>\n]{0,500}>"
     r"|<function=\w|\[TOOL_CALLS\]|\[/?TOOL_RESULTS\]"
 )
 
@@ -209,7 +209,7 @@ def _long_line(seen: _Seen) -> str | None:
 
 
 _FENCED = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
-_TABLE = re.compile(r"^[ \t]*\|?[ \t]*:?-{2,}:?[ \t]*\|[ \t|:-]*$", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*(?:\|[ \t]*)?:?-{2,}:?[ \t]*\|[ \t|:-]*$", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]+\S.*$", re.MULTILINE)
 _SECTION = re.compile(r"^[ \t]*(?:\*\*)?\d{1,2}[.)][ \t]", re.MULTILINE)
 

@@ -105,7 +105,7 @@ def page_of(views: Iterator[View], *, title: str, limit: int) -> Iterator[str]:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     yield from environment.from_string(_asset("page.html.j2")).generate(
-        title=title,
+        title=title.encode("utf-8", "replace").decode("utf-8"),  # of a file whose name may be no Unicode
         lines=lines(),
         index=lambda: Markup(script_json(index)),
         uses=USES,
