@@ -71,7 +71,7 @@ class RuleActor:
 
 
 async def simulate(count: int, seed: int, out: Path) -> list[Path]:
-    """Every rule plays the same tasks; one file of groups a rule."""
+    """Every rule plays the same tasks; one file of groups a rule, begun anew: another seed plays other tasks."""
     world = World(tuple(simulated_tasks(count, seed=seed)), seed=seed)
     plan = RolloutPlan(samples=1, seed=seed, max_steps=4)
     files = []
@@ -86,7 +86,7 @@ async def simulate(count: int, seed: int, out: Path) -> list[Path]:
                     yield found
 
             files.append(out / f"{name.replace(' ', '-')}.jsonl")
-            await sample_tasks(world.tasks, play, files[-1], samples=1, progress=bar)
+            await sample_tasks(world.tasks, play, files[-1], samples=1, progress=bar, force=True)
     return files
 
 

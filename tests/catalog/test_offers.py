@@ -1,4 +1,5 @@
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,6 @@ from hypothesis import strategies as st
 
 from firstchair.catalog.experts import Expert, ExpertCatalog
 from firstchair.catalog.offers import (
-    LABEL_LENGTH,
-    LABEL_LETTERS,
     Offer,
     anonymised,
     brand_in,
@@ -123,6 +122,25 @@ def test_input_and_output_move_by_one_factor_and_samples_differ():
     assert min(len(sample.offered) for sample in samples) >= 4
 
 
+class Fixed(random.Random):
+    """Draws the factor that it is told to."""
+
+    def uniform(self, low, high):
+        return 1.0333
+
+
+def test_jittered_prices_have_four_decimals_of_a_dollar():
+    # .385 · 1.0333 = .3978205 and 2.45 · 1.0333 = 2.531585; 5 · 1.0333 = 5.1665 has no more than four.
+    prices = {one.name: one.price for one in sampled(OFFER, Fixed(0), jitter=0.1, least=17).models}
+    qwen, opus = prices["qwen3_5_397b_a17b_fp8"], prices["claude_opus_4_8"]
+    assert (qwen.input, qwen.output, opus.input) == (397_800_000, 2_531_600_000, 5_166_500_000)
+
+
+def test_all_letters_and_digits_come_up_in_labels():
+    labels = "".join(one.label[6:] for seed in range(30) for one in anonymised(OFFER, random.Random(seed)).models)
+    assert set(labels) == set("abcdefghijklmnopqrstuvwxyz0123456789")
+
+
 def test_fields_that_hide_the_cost_survive_the_jitter():
     quiet = CATALOG.model_copy(update={"experts": (expert(hides_cost=True, size_class="medium"),)})
     sample = sampled(offer_of(quiet, PriceTable("v", {})), random.Random(0), jitter=0.3)
@@ -188,10 +206,7 @@ def test_an_anonymised_offer_tells_no_brand_and_maps_its_labels_back(seed, other
     assert hidden.labels == {one.label: one.name for one in top}
     assert sorted(hidden.labels.values()) == sorted(one.name for one in sample.models)
     for one in top:
-        head, _, tail = one.label.partition("_")
-        assert head == "model"
-        assert len(tail) == LABEL_LENGTH
-        assert set(tail) <= set(LABEL_LETTERS)
+        assert re.fullmatch("model_[a-z0-9]{4}", one.label)
         assert (one.category, one.tool.extra) == ("model", {"category": "model"})
         assert "Pricing" not in one.tool.description
         assert "latency" not in one.tool.description

@@ -1,11 +1,13 @@
 """The example as it stands: simulated experts, and real ones behind real sockets, through the real command line."""
 
+import asyncio
 import json
 
 import pytest
 from tests.examples.conftest import load_example
 
 from firstchair.chat.messages import ToolCall
+from firstchair.data.orchestration.groups import read_groups
 from firstchair.testing.scripted_answers import Reply, Script, Seen
 from firstchair.testing.scripted_upstream import scripted_upstream
 
@@ -25,6 +27,9 @@ def test_rules_with_simulated_experts_lie_as_they_must(run, tmp_path):
     assert not points["oracle"]["frontier"]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 40
     assert "sim-0-0:0" in (tmp_path / "trajectories.txt").read_text()
+    # Another seed plays other tasks, and mixes with none that are there.
+    for path in asyncio.run(example.simulate(2, 1, tmp_path)):
+        assert [group.task.task_id for group in read_groups(path)] == ["sim-1-0", "sim-1-1"]
 
 
 def reply(seen: Seen) -> Reply:
