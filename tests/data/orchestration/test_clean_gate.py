@@ -74,12 +74,16 @@ BOTH_SIDES = [
     (Unclean.MARKDOWN_ANSWER, answering(SECTIONS), answering(SECTIONS.rpartition("\n")[0])),
     (Unclean.LONG_ANSWER, answering("a b\n" * 500 + "x"), answering("x" + "a b\n" * 500)),
     (Unclean.LONG_FINAL, answering("7", "a b\n" * 2000), answering("7", "a b\n" * 1900)),
+    # With the line of the answer 8,001 characters, and 8,000.
+    (Unclean.LONG_FINAL, answering("7", "x" + "a b\n" * 1996), answering("7", "a b\n" * 1996)),
     (Unclean.STATUS_ECHO, answering("ok"), answering("okapi")),
     (Unclean.STATUS_ECHO, answering("Exit code: 0"), answering("exit at code 0 of the road")),
     (Unclean.STATUS_ECHO, answering('{"success": true}'), answering('{"success": true, "parts": [1]}')),
     (Unclean.STATUS_ECHO, answering("Command executed successfully."), answering("true")),
     (Unclean.STATUS_ECHO, answering("Wrote 12 bytes to out.txt"), answering("Written in 1867")),
     (Unclean.CAPITALS, answering("THE ANSWER IS six"), answering("THE ANSWER IS seven")),
+    # 12 of 17 are 70.6%, 7 of 10 are 70%.
+    (Unclean.CAPITALS, answering("ABCDEF GHIJKL mnopq"), answering("ABCD EFG hij")),
     (Unclean.CAPITALS, answering("NATO AND UN"), answering("NATO UN")),
     (Unclean.CAPITALS, answering("AB CD EF"), answering("A B C D")),
     (Unclean.LONG_WORD, answering("a" * 26), answering("a" * 25)),
@@ -96,6 +100,8 @@ BOTH_SIDES = [
     (Unclean.ERROR_OBSERVATION, observing("No answer", is_error=True), observing("No answer")),
     (Unclean.ERROR_OBSERVATION, observing("Error: no such file"), observing("Error analysis of the data")),
     (Unclean.ERROR_OBSERVATION, clean_trajectory(dispatches=(dispatched(error_kind="timeout"),)), clean_trajectory()),
+    # With the 8 of the second step's "Check it." 3 of 29, and 3 of 30.
+    (Unclean.EXOTIC_SYMBOLS, reasoning("a" * 18 + "✓✓✓"), reasoning("a" * 19 + "✓✓✓")),
     (Unclean.EXOTIC_SYMBOLS, reasoning("ok ✓✓✦☃"), reasoning("∑ x² ≤ ∫ π, naïve 数学 " + "and ✓ words " * 2)),
 ]
 

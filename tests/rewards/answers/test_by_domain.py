@@ -126,6 +126,9 @@ def test_words_are_right_when_equal_or_from_token_f1_of_0_6(answer, found):
 def test_the_bound_of_f1_is_inclusive():
     # 3 shared of 5 and 5 words: F1 0.6.
     assert grade(task("one two three four five"), "one two three six seven").correct is True
+    # 8 shared of 13 and 14 words: F1 0.593.
+    gold, own = ([f"w{n}" for n in range(start, end)] for start, end in ((0, 13), (5, 19)))
+    assert grade(task(" ".join(gold)), " ".join(own)) == Grade(False, "f1", "token F1 0.59")
 
 
 def test_a_judge_is_asked_where_words_differ_and_not_where_they_are_equal():
