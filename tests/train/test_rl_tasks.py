@@ -1,6 +1,7 @@
 """What a recipe names as environment, opened: mistakes are named, and every part of a reward finds what proves it."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -8,14 +9,23 @@ from firstchair.chat.actions import Action
 from firstchair.chat.messages import Tool, ToolCall, text_message
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError
+from firstchair.data.rl_prompts import write_prompts
 from firstchair.rewards.composition import Composition
 from firstchair.rewards.probes import probe_rewards
 from firstchair.rollout.decision_env import ONE_ACTION, DecisionEnvironment
 from firstchair.rollout.desk.environment import DeskEnvironment
+from firstchair.rollout.episodes import Limits
 from firstchair.rollout.prompt_record import PromptRecord
 from firstchair.testing.environment import WordEnvironment, WordExpert, WordTask
 from firstchair.train import rl_tasks
-from firstchair.train.grpo_recipe import DeskTasks, GrpoRecipe, OrchestrationTasks, PythonTasks, Rollouts
+from firstchair.train.grpo_recipe import (
+    DecisionTasks,
+    DeskTasks,
+    GrpoRecipe,
+    OrchestrationTasks,
+    PythonTasks,
+    Rollouts,
+)
 from firstchair.train.rl_tasks import OpenEnvironment, open_environment
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
@@ -56,6 +66,14 @@ def test_parts_of_a_reward_that_are_for_some_rows_of_the_desk_alone_are_proven(m
     pairs = asyncio.run(opened.probe_pairs())
     (rare, *_) = set(opened.tasks[2].rows) - set(opened.tasks[0].rows)
     asyncio.run(probe_rewards(reward(part("completed"), part("checks", rows=rare)), pairs))
+
+
+def test_a_decision_has_the_limits_of_the_recipe_and_no_second_try(tmp_path):
+    write_prompts(tmp_path / "p.jsonl", [prompt(0, "a")], source="test", left_out=Counter())
+    opened = open_environment(
+        DecisionTasks(records=tmp_path / "p.jsonl"), Rollouts(max_tokens=9, wall_s=7, stall_s=5)
+    )
+    assert opened.limits == Limits(max_malformed=0, max_tokens=9, wall_s=7, stall_s=5)
 
 
 def raising():

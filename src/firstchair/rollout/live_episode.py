@@ -42,6 +42,7 @@ class EpisodeEnd(StrEnum):
     """The provider's filter stopped the model."""
     MAX_STEPS = "max_steps"
     MAX_TOKENS = "max_tokens"
+    """The tokens of the episode were spent, or those of the action that was to be its last."""
     TOOL_TIME = "tool_time"
     WALL_CLOCK = "wall_clock"
     CONTEXT = "context"
@@ -111,6 +112,8 @@ class LiveEpisode:
         self._started = time.monotonic()
         self._close_error = ""
         self.malformed: list[dict[str, Any]] = []
+        self._untidy: list[dict[str, Any]] = []
+        """What is wrong with actions that can be read all the same."""
         self._retracted: list[dict[str, Any]] = []
         self._notes: dict[str, Any] | None = None
         self._created_at = utc_now()
@@ -190,6 +193,8 @@ class LiveEpisode:
         elif reply.malformed:
             await self._take_malformed(reply, message)
         else:
+            if reply.problems:
+                self._untidy.append(self._problems_of(reply))
             await self._step(_with_calls(reply.action, message.tool_calls))
         if self.end is None:
             self.note_limits()
@@ -227,6 +232,8 @@ class LiveEpisode:
             labels["error"] = self.error
         if self.malformed:
             meta["malformed"] = self.malformed
+        if self._untidy:
+            meta["untidy"] = self._untidy
         if self._retracted:
             meta["retracted"] = self._retracted
         if self._notes is not None:
@@ -282,18 +289,13 @@ class LiveEpisode:
             msgspec.structs.replace(call, message_index=None) if call.message_index == index else call
             for call in self._calls
         ]
-        if self.malformed and self.malformed[-1]["message_index"] == index:
-            self.malformed[-1]["message_index"] = None
+        for noted in (self.malformed, self._untidy):
+            if noted and noted[-1]["message_index"] == index:
+                noted[-1]["message_index"] = None
 
     async def _take_malformed(self, reply: PolicyReply, message: Message) -> None:
         """Note an action that could not be read, and have it answered unless there were too many."""
-        self.malformed.append(
-            {
-                "message_index": len(self._messages) - 1,
-                "raw_text": reply.raw_text,
-                "problems": list(msgspec.to_builtins(reply.problems)),
-            }
-        )
+        self.malformed.append({**self._problems_of(reply), "raw_text": reply.raw_text})
         told = False
         if self.environment.conducts:
             action = reply.action or Action(kind="final_reply", text=reply.raw_text)
@@ -304,9 +306,17 @@ class LiveEpisode:
             self._follow(step)
             told = bool(step.messages)
         if self.end is None and len(self.malformed) > self.plan.limits.max_malformed:
-            self.end = EpisodeEnd.MALFORMED
+            # What a reply that was cut would have become is not known.
+            self.end = EpisodeEnd.MAX_TOKENS if reply.stop is Stop.LENGTH else EpisodeEnd.MALFORMED
         elif self.end is None and not told:
             self._answer_malformed(reply, message)
+
+    def _problems_of(self, reply: PolicyReply) -> dict[str, Any]:
+        """What was wrong with the last message."""
+        return {
+            "message_index": len(self._messages) - 1,
+            "problems": list(msgspec.to_builtins(reply.problems)),
+        }
 
     def _answer_malformed(self, reply: PolicyReply, message: Message) -> None:
         """Tell the model what was wrong, as a harness does: as results of its calls, or in words if it has none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from firstchair.catalog.call_rules import Matchers
@@ -65,7 +65,8 @@ def open_environment(spec: EnvironmentSpec, rollouts: Rollouts) -> OpenEnvironme
     if isinstance(spec, DeskTasks):
         return OpenEnvironment(DeskEnvironment, make_tasks(spec.tasks, spec.seed), limits, Teacher())
     if isinstance(spec, DecisionTasks):
-        return OpenEnvironment(DecisionEnvironment, read_prompts(spec.records), ONE_ACTION)
+        one_action = replace(limits, max_malformed=ONE_ACTION.max_malformed)
+        return OpenEnvironment(DecisionEnvironment, read_prompts(spec.records), one_action)
     if isinstance(spec, OrchestrationTasks):
         return _simulated(spec, limits)
     if isinstance(spec, SyntheticTasks):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firstchair.catalog.call_rules import Matchers
-from firstchair.chat.actions import Action, ParsedReply, Problem, action_of
+from firstchair.chat.actions import ParsedReply, Problem, action_of
+from firstchair.chat.messages import REFUSED, TRUNCATED, ending
 from firstchair.core.errors import RunFailed
 from firstchair.data.prompt_source import PromptSource
+from firstchair.engines.base import Stop
 from firstchair.rewards.grading import Grader
 from firstchair.rewards.group_filters import Filtered, filter_groups
 from firstchair.rewards.samples import (
@@ -214,7 +217,8 @@ def sample_of_rollout(rollout: Rollout, task: Task) -> Sample:
     """What is graded of a rollout: the whole episode, or its one decision."""
     if not isinstance(task, PromptRecord):
         return sample_of_episode(rollout.episode, task_labels(task))
-    made = DecisionReply(task.decision(), task.tools, _reply(rollout), Matchers.of(task.matchers))
+    reply, stop = _reply(rollout)
+    made = DecisionReply(task.decision(), task.tools, reply, Matchers.of(task.matchers), stop)
     episode = rollout.episode
     waits = [call.latency_ms for call in episode.session.calls if call.latency_ms is not None]
     return sample_of_decision(
@@ -227,17 +231,27 @@ def sample_of_rollout(rollout: Rollout, task: Task) -> Sample:
     )
 
 
-def _reply(rollout: Rollout) -> ParsedReply | Action | None:
-    """The one action of a rollout; ``None`` when there was none for reasons that are not the model's."""
+_STOPS: Mapping[str | None, Stop] = MappingProxyType({TRUNCATED: Stop.LENGTH, REFUSED: Stop.REFUSAL})
+
+
+def _reply(rollout: Rollout) -> tuple[ParsedReply | None, Stop]:
+    """The one action of a rollout, with all that is wrong with it, and what ended it; ``None`` when there was none
+    for reasons that are not the model's.
+    """
     episode = rollout.episode
-    if episode.error is not None:
-        return None
-    malformed = episode.session.meta.get("malformed")
-    if malformed:
-        problems = tuple(Problem(kind=p["kind"], message=p["message"]) for p in malformed[0]["problems"])
-        return ParsedReply(text=malformed[0]["raw_text"], problems=problems)
-    said = [message for message in episode.session.messages if message.role == "assistant"]
-    return action_of(said[-1]) if said else None
+    if episode.error is not None or not episode.steps:
+        return None, Stop.END
+    said = next(message for message in reversed(episode.session.messages) if message.role == "assistant")
+    action, meta = action_of(said), episode.session.meta
+    noted = [*meta.get("malformed", ()), *meta.get("untidy", ())]
+    # The calls that could be read too: without them a call against its schema would pass for a final reply.
+    reply = ParsedReply(
+        calls=action.calls,
+        text=action.text,
+        thinking=action.thinking,
+        problems=tuple(msgspec.convert(problem, Problem) for one in noted for problem in one["problems"]),
+    )
+    return reply, _STOPS.get(ending(said), Stop.END)
 
 
 def _refuse_ungraded(rounds: Sequence[Played]) -> None:
