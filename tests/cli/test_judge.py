@@ -45,7 +45,7 @@ def files(tmp_path):
     with FaultServer(judge) as server:
         own, recipe = tmp_path / "rewards.yaml", tmp_path / "recipe.yaml"
         own.write_text(REWARDS.format(url=server.base_url, indent=""))
-        recipe.write_text("steps: 10\nrewards:" + REWARDS.format(url=server.base_url, indent="  "))
+        recipe.write_text("batches: 10\nreward:" + REWARDS.format(url=server.base_url, indent="  "))
         pairs = [{"question": f"q{n}", "a": "x" * (n + 2), "b": "x", "winner": "a"} for n in range(3)]
         answers = [{"question": f"q{n}", "answer": "x", "scores": {"tone": n}} for n in range(3)]
         for name, rows in (("pairs", pairs), ("answers", answers)):

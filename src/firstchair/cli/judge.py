@@ -33,7 +33,7 @@ def calibrate(
         ),
     ],
     rewards: Annotated[
-        Path, typer.Option(help="YAML file of the rewards, or a recipe that has them under `rewards`.")
+        Path, typer.Option(help="YAML file of the rewards, or a recipe that has them under `reward`.")
     ],
     component: Annotated[str, typer.Option(help="Which judge component; needed when there are several.")] = "",
     repeats: Annotated[int, typer.Option(min=1, help="How often each question is asked.")] = 2,
@@ -76,7 +76,7 @@ def _composition(path: Path) -> Composition:
     from firstchair.rewards.composition import Composition
 
     fields = load_fields(path)
-    return validate(Composition, fields.get("rewards", fields), source=str(path))
+    return validate(Composition, fields.get("reward", fields), source=str(path))
 
 
 def _component(composition: Composition, name: str, path: Path) -> JudgeComponent:
