@@ -181,7 +181,7 @@ def test_a_function_that_no_clock_stops_is_killed_with_its_process(shop: str, mo
 
 
 def test_a_row_of_many_large_values_costs_its_process_and_not_ours(shop: str):
-    wide = f"WITH one AS (SELECT hex(zeroblob(490000)) AS x) SELECT {'x, ' * 700} x FROM one"
+    wide = f"WITH one AS (SELECT hex(zeroblob(490000)) AS x) SELECT {'x, ' * 600} x FROM one"
     fails(Failure.TOO_LARGE, "more than 512 MB", shop, wide)
 
 
@@ -270,8 +270,8 @@ def test_postgresql_gives_no_more_than_is_read_and_no_word_of_a_broken_server(
 
 
 def test_postgresql_stops_at_the_rows_that_are_shown(server: str):
-    many = "WITH n AS (SELECT 1) SELECT g FROM n, generate_series(1, 5000000) AS g"
-    assert len(ask(server, many, read_only=False).split("\n")) == 101
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    assert len(ask(server, endless, read_only=False).split("\n")) == 101
 
 
 def test_postgresql_ends_a_statement_that_outlives_its_client(server: str):

@@ -288,12 +288,12 @@ SLOW = {
 }
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(15)
 @pytest.mark.parametrize("lines", SLOW.values(), ids=SLOW)
 def test_no_patch_keeps_everything_else_waiting(desk: Desk, lines: list[str]):
     """Each took from a minute to hours where lines were looked for one by one; now it is a second."""
-    desk.write("big", "\n" * 400_000)
-    desk.write("numbers", "".join(f"{n}\n" for n in range(100_000)))
+    desk.write("big", "\n" * 200_000)
+    desk.write("numbers", "".join(f"{n}\n" for n in range(50_000)))
     with contextlib.suppress(ToolFailed):
         desk.patch(*lines)
 

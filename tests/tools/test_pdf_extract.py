@@ -82,7 +82,7 @@ def test_a_broken_file_is_the_models_to_read(work_dir: WorkDir):
 def test_a_file_that_inflates_beyond_the_memory_is_too_large(work_dir: WorkDir):
     bomb = pypdf.PdfWriter()
     stream = DecodedStreamObject()
-    stream.set_data(b"z" * 9_000_000)
+    stream.set_data(b"z" * 4_000_000)
     stream[NameObject("/Filter")] = NameObject("/ASCII85Decode")  # each z is four bytes
     page = bomb.add_blank_page(9, 9)
     page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): DictionaryObject()})

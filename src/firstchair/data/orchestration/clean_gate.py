@@ -181,7 +181,7 @@ def _cut(seen: _Seen) -> str | None:
 
 
 _CALL_TAGS = re.compile(
-    r"</?(?:tool_call|tool_calls|tool_response|function_call|function_calls|invoke)\b[^>\n]{0,500}>"
+    r"</?(?:tool_call|tool_calls|tool_response|function_call|function_calls|invoke)\b[^>\n]{0,200}>"
     r"|<function=\w|\[TOOL_CALLS\]|\[/?TOOL_RESULTS\]"
 )
 
