@@ -3,10 +3,12 @@
 python bench/routing_lift.py start --out runs/routing     the model that knows the form and no routing
 python bench/routing_lift.py train --out runs/routing     recipes/grpo_routing.yaml for every λ and seed, and
                                                           recipes/grpo_preferences.yaml for every seed
-python bench/routing_lift.py measure --out runs/routing   every trained model and the fixed rules on the same tasks
+python bench/routing_lift.py measure --out runs/routing   every λ and the fixed rules on the same tasks
+python bench/routing_lift.py wishes --out runs/routing    what each user's wish changes
 
 ``train`` goes on where it was stopped and passes over what is done. ``measure`` writes ``outcomes.jsonl`` beside the
-runs, for ``firstchair pareto``, and prints the figures with 95% intervals over tasks.
+runs, for ``firstchair pareto``, and prints the figures with 95% intervals over tasks. Models decode greedily, and a
+call can name nothing but a tool that is offered.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ from firstchair.train.grpo_recipe import GrpoRecipe
 from firstchair.train.grpo_run import train_grpo
 from firstchair.train.routing_start import make_start
 
-LAMBDAS, SEEDS = (0.0, 0.05, 0.1, 0.2, 0.4), (0, 1, 2)
-HEADLINE = 0.2
+LAMBDAS, SEEDS = (0.0, 0.2, 0.5, 1.0), (0, 1, 2)
+HEADLINE = 0.5
 """The λ whose every seed is trained; the others have seed 0 alone."""
 TASKS_SEED, EPISODES_SEED = 770_077, 5
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -90,7 +92,7 @@ async def play(model: Path, tasks: Sequence[OrchestrationTask], presentation: Pr
     """One greedy episode a task; raises when one breaks, as nothing here can."""
     renderer = trained_renderer(model)
     engine = TransformersEngine(model, renderer)
-    policy = EnginePolicy(engine, renderer, Sampling(max_new_tokens=48), record_tokens=False)
+    policy = EnginePolicy(engine, renderer, Sampling(max_new_tokens=48), constrain=True, record_tokens=False)
     world = World(tuple(tasks), seed=0)
     try:
         playing = run_episodes(
@@ -239,9 +241,8 @@ async def measure_wishes(out: Path, tasks: Sequence[OrchestrationTask]) -> None:
             )
 
 
-async def measure(out: Path, count: int) -> None:
-    """Everything, and the file for the page."""
-    tasks = simulated_tasks(count, TASKS_SEED)
+async def measure(out: Path, tasks: Sequence[OrchestrationTask]) -> None:
+    """Rules, start and every λ, and the file for the page."""
     every = await measure_routing(out, tasks)
     write_jsonl(out / "outcomes.jsonl", [msgspec.to_builtins(one) for one in every], force=True)
     print(
@@ -252,13 +253,12 @@ async def measure(out: Path, count: int) -> None:
             if point.frontier
         )
     )
-    await measure_wishes(out, tasks)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("start", "train", "measure"))
+    parser.add_argument("step", choices=("start", "train", "measure", "wishes"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--only", default="", help="train: runs that have this in their name")
@@ -268,4 +268,5 @@ if __name__ == "__main__":
     elif options.step == "train":
         train(options.out, options.only)
     else:
-        asyncio.run(measure(options.out, options.tasks))
+        step = measure if options.step == "measure" else measure_wishes
+        asyncio.run(step(options.out, simulated_tasks(options.tasks, TASKS_SEED)))

@@ -1,6 +1,7 @@
-"""A tiny model that knows how an expert is asked and not whom to ask: where learning to route begins.
+"""A tiny model that knows how an expert is asked and nothing of prices: where learning to route begins.
 
-The shipped base model, its template with descriptions in it, fine-tuned on demonstrations whose expert is drawn.
+The shipped base model, its template with descriptions in it, fine-tuned by rejection sampling: experts are drawn, and
+what came out right is learnt.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from firstchair.train.config import Batch, Muon, Schedule, SftData, SftRecipe
 from firstchair.train.sft import train_sft
 from firstchair.train.tiny import tiny_template
 
-RECORDS = 640
+TASKS = 7000
+"""With 640, a call names the expert of the model's own thought in two of five cases; with these in nearly all."""
 SIGNATURE = "f.name ~ '('"
 DESCRIBED = "(f.description ~ ' ' if f.description else '') ~ f.name ~ '('"
 """A tool's description stands before its name: a model of four layers then finds, where it must write the name, what
@@ -37,26 +39,31 @@ def described_template() -> str:
 async def demonstrations(
     count: int, seed: int, presentations: Sequence[Presentation], experts_seed: int = 0
 ) -> list[SftRecord]:
-    """``count`` episodes in which a drawn expert is asked, as records; about as many of every wish."""
+    """``count`` tasks, about as many of every wish, a drawn expert asked about each: what came out right, as records.
+
+    Of the hard tasks more of those are left that asked a good expert. Of experts that are all good enough none is
+    preferred: what they cost is left to reinforcement.
+    """
     tasks = simulated_tasks(count, seed, wishes=tuple(PREFERENCES))
     world = World(tuple(tasks), experts_seed)
     policy = TeacherPolicy(Demonstrator(tasks, seed=seed))
     running = run_episodes(world.environment(presentations), tasks, policy, seed=seed)
-    episodes: list[Episode] = sorted([episode async for episode in running], key=lambda episode: episode.number)
+    right = [episode async for episode in running if episode.completed]
+    episodes: list[Episode] = sorted(right, key=lambda episode: episode.number)
     tools = {episode.session.catalog_id: episode.tools for episode in episodes}
     options = SftOptions(category="orchestration")
     return list(sft_records((episode.session for episode in episodes), tools.__getitem__, options))
 
 
-def make_start(out: Path, *, records: int = RECORDS, seed: int = 0, force: bool = False) -> Path:
+def make_start(out: Path, *, tasks: int = TASKS, seed: int = 0, force: bool = False) -> Path:
     """Make the model under ``out`` and return its directory. Raises ``ConfigError`` when ``out`` exists without
     ``force``.
     """
     base = copy_base_model(out / "base", force=force)
     write_text(base / "chat_template.jinja", described_template(), force=True)
     corpus = out / "demonstrations.jsonl"
-    presentations: tuple[Presentation, ...] = ("renamed", "anonymised")
-    write_sft(corpus, asyncio.run(demonstrations(records, 100 + seed, presentations)), force=force)
+    presentations: tuple[Presentation, ...] = ("named", "renamed", "anonymised")
+    write_sft(corpus, asyncio.run(demonstrations(tasks, 100 + seed, presentations)), force=force)
     recipe = SftRecipe(
         model=base,
         out=out / "sft",
