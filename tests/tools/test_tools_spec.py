@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from firstchair.catalog.experts import ExpertCatalog
 from firstchair.chat.messages import ToolCall
 from firstchair.chat.schema_check import schema_problem
 from firstchair.cli.tools import app
@@ -62,6 +63,21 @@ def test_every_tool_opens_with_a_schema_that_is_one(everything: Path):
             assert [schema_problem(tool.parameters) for tool in box.tools] == [None] * 11
             assert all(tool.parameters["additionalProperties"] is False for tool in box.tools)
             assert all(isinstance(one, RealTool) for _, one in box._tools.values())
+
+    asyncio.run(opened())
+
+
+def test_the_catalog_names_the_tools_as_they_are_and_no_argument_that_they_do_not_take(everything: Path):
+    async def opened() -> None:
+        async with open_tools(load_recipe(ToolsSpec, everything)) as box:
+            real = {tool.name: tool.parameters for tool in box.tools}
+        listed = {tool.name: tool.schema_of_kind for tool in ExpertCatalog.load().tools}
+        assert listed.keys() == real.keys()
+        for name, schema in listed.items():
+            assert schema["required"] == real[name]["required"], name
+            assert schema["properties"].keys() <= real[name]["properties"].keys(), name
+        methods = [schemas["http_request"]["properties"]["method"]["enum"] for schemas in (listed, real)]
+        assert methods[0] == methods[1]
 
     asyncio.run(opened())
 
