@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstchair.chat.messages import ToolCall, assistant_message, text_message, tool_result
+from firstchair.chat.openai_calls import replayable
 from firstchair.traces.branches import RecordedCall, branch_sessions, merge_calls
 from firstchair.traces.decisions import decision_points
 from firstchair.traces.session import ModelCall
@@ -28,6 +29,14 @@ def test_calls_that_extend_one_another_are_one_session():
     assert [(made.call_id, made.message_index) for made in session.calls] == [("1", 2), ("2", 4)]
     assert session.context_end == 0
     assert len(decision_points(session)) == 2
+
+
+def test_malformed_arguments_that_come_back_carried_are_no_rewritten_history():
+    broken = assistant_message(calls=(ToolCall(id="c1", name="f", arguments='{"x": '),))
+    echo = replayable([broken])
+    assert echo != (broken,)
+    (session,) = sessions([call([SYSTEM, USER], broken), call([SYSTEM, USER, *echo, T1], A2)])
+    assert session.messages == (SYSTEM, USER, broken, T1, A2)
 
 
 def test_a_rewritten_history_opens_a_branch_and_no_action_is_counted_twice():

@@ -25,6 +25,12 @@ _CALL_KEYS = frozenset({"type", "id", "name", "input"})
 _RESULT_KEYS = frozenset({"type", "tool_use_id", "content", "is_error"})
 
 
+def carried_text(value: Mapping[str, Any]) -> str | None:
+    """The malformed arguments that ``value`` carries as text; ``None`` when it carries none."""
+    text = value.get(MALFORMED_KEY)
+    return text if len(value) == 1 and isinstance(text, str) else None
+
+
 def _extra(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"anthropic": dict(own)} if own else {}
 
@@ -129,8 +135,8 @@ def call_in(block: Mapping[str, Any], where: str) -> ToolCall:
     name = need(block.get("name"), str, f"{where}.name", "text")
     value = need(block.get("input"), dict, f"{where}.input", "an object")
     extra = _extra(rest(block, _CALL_KEYS))
-    if value.keys() == {MALFORMED_KEY} and isinstance(value[MALFORMED_KEY], str):
-        return ToolCall(id=call_id, name=name, arguments=value[MALFORMED_KEY], extra=extra)
+    if (text := carried_text(value)) is not None:
+        return ToolCall(id=call_id, name=name, arguments=text, extra=extra)
     try:
         return ToolCall(id=call_id, name=name, arguments=dumps(value), extra=extra)
     except (TypeError, ValueError) as error:

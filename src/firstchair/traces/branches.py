@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from firstchair.chat.anthropic_blocks import carried_text
 from firstchair.chat.messages import REFUSED, TRUNCATED, UNFINISHED, Message, TextPart, ToolCall
 from firstchair.traces.session import ModelCall, Session, Source, turns_of
 
@@ -53,7 +54,8 @@ class Branch(msgspec.Struct):
 def message_key(message: Message) -> Any:
     """What makes two recordings of a message the same: everything a model is shown, arguments as values.
 
-    A reply and its echo in the next prompt may differ in argument spacing and in provider fields beside.
+    A reply and its echo in the next prompt may differ in argument spacing and in provider fields beside, and
+    malformed arguments may come back carried in an object (``chat.openai_calls.replayable``).
     """
     content = [
         (part.text,) if isinstance(part, TextPart) else (type(part).__name__, msgspec.json.encode(part))
@@ -65,8 +67,11 @@ def message_key(message: Message) -> Any:
 
 def _arguments_key(call: ToolCall) -> Any:
     parsed = call.parsed()
+    if parsed is None:
+        return call.arguments
+    text = carried_text(parsed)
     # Through repr, because 1, 1.0 and True are equal to Python and different to a model.
-    return call.arguments if parsed is None else repr(sorted(parsed.items()))
+    return repr(sorted(parsed.items())) if text is None else text
 
 
 def merge_calls(calls: Iterable[RecordedCall]) -> list[Branch]:

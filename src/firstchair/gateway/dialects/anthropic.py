@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from firstchair.catalog.usage import counts_from_anthropic, counts_to_anthropic
-from firstchair.chat.anthropic_blocks import MALFORMED_KEY
+from firstchair.chat.anthropic_blocks import MALFORMED_KEY, carried_text
 from firstchair.chat.anthropic_wire import (
     MidSystem,
     message_from_anthropic_response,
@@ -318,6 +318,5 @@ def _uncarried(call: ToolCall) -> ToolCall:
     """A model that imitates the declared key for malformed arguments means the text in it."""
     if MALFORMED_KEY not in call.arguments:
         return call
-    value = call.parsed() or {}
-    text = value.get(MALFORMED_KEY)
-    return msgspec.structs.replace(call, arguments=text) if len(value) == 1 and isinstance(text, str) else call
+    text = carried_text(call.parsed() or {})
+    return call if text is None else msgspec.structs.replace(call, arguments=text)
