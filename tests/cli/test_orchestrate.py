@@ -120,6 +120,7 @@ def test_another_run_does_not_go_on_in_the_same_file(run, files, upstream):
     assert run(*command(files, upstream, "--samples", "1"))[0] == 0
     groups = files / "groups.jsonl"
     before = groups.read_bytes()
+    assert json.loads(groups.with_suffix(".run.json").read_text())["max_steps"] == 8
     another = ("--samples", "1", "--seed", "1", "--temperature", "0", "--set", "limits.delegation_nudges=0")
     (files / "catalog.yaml").write_text((files / "catalog.yaml").read_text().replace("small", "tiny"))
     code, _, err = run(*command(files, upstream, *another))

@@ -87,6 +87,34 @@ def test_a_pause_that_would_pass_the_deadline_is_not_taken() -> None:
         post(replies(late), RetryPolicy(tries=3, total_s=99), clock=lambda: 0.0)
 
 
+class Largest(random.Random):
+    """Draws the longest pause there may be."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+def test_pauses_double_up_to_the_longest_and_are_drawn_below_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def paused(rng: random.Random) -> list[float]:
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        monkeypatch.setattr("firstchair.engines.http_retry.asyncio.sleep", sleep)
+        busy = httpx.MockTransport(lambda request: httpx.Response(429))
+        async with httpx.AsyncClient(base_url="http://test/v1", transport=busy) as client:
+            with pytest.raises(HttpFailure, match="after 8 tries"):
+                await post_json(client, "/x", {}, policy=RetryPolicy(tries=8), rng=rng)
+        return pauses
+
+    longest = asyncio.run(paused(Largest()))
+    assert longest == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0]
+    first, second = (asyncio.run(paused(random.Random(seed))) for seed in (0, 1))
+    assert first != second
+    assert all(0 <= pause <= most for pause, most in zip(first, longest, strict=True))
+
+
 def test_an_answer_that_never_comes_is_a_timeout() -> None:
     async def handler(request: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()

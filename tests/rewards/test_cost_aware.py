@@ -46,6 +46,7 @@ def grade(samples: list[Sample], *components: dict[str, Any]) -> list[GradedSamp
         (True, 0.05, 0.4, 0.8),  # 1 − .4 · .5
         (False, 0.05, 0.4, -1.2),
         (True, 0.10, 0.1, 0.9),
+        (True, 0.10, 0.05, 0.95),
         (True, 0.0, 0.4, 1.0),
         (True, 0.02, 0.0, 1.0),
         (True, 0.30, 0.2, 0.4),  # not capped: three times the most

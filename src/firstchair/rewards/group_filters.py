@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SPREAD = 0.1
-"""Rewards of a group that lie closer together than this tell its rollouts apart by noise alone."""
 ROUNDING = 1e-9
 """1 − 0.9 is 0.1 here, whatever floating point makes of it."""
 

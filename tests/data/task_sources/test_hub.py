@@ -10,7 +10,7 @@ import pytest
 from firstchair.core.errors import ConfigError, UpstreamError
 from firstchair.core.jsonl import SkipBad
 from firstchair.data.task_sources import hub
-from firstchair.data.task_sources.catalogue import open_streams
+from firstchair.data.task_sources.catalogue import SOURCES, open_streams
 from firstchair.data.task_sources.hub import HubFiles
 from firstchair.data.task_sources.rows import parquet_rows
 from firstchair.testing.fault_server import Answer, FaultServer, Seen
@@ -54,6 +54,14 @@ def put(root: Path, name: str, numbers: range) -> None:
     path = root / "datasets" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([scaled(number) for number in numbers]), path)
+
+
+def test_sources_are_called_by_name_and_lie_on_the_hub():
+    assert {name: source.repo_id for name, source in SOURCES.items()} == {
+        "general_thought": "GeneralReasoning/GeneralThought-430K",
+        "open_thoughts3": "open-thoughts/OpenThoughts3-1.2M",
+        "tool_scale": REPO,
+    }
 
 
 def test_a_data_set_by_name_is_its_parquet_files_in_order(files):

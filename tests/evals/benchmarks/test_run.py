@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from firstchair.core.errors import ConfigError, DataError, IntegrityError
 from firstchair.evals.benchmarks.catalogue import BENCHMARKS, benchmark, subset_of
 from firstchair.evals.benchmarks.records import FIELDS, read_records
-from firstchair.evals.benchmarks.run import BenchOptions, Endpoint, run_benchmark
+from firstchair.evals.benchmarks.run import TRIES, BenchOptions, Endpoint, run_benchmark
 from firstchair.evals.benchmarks.setup import Setup, begin, refuse_another
 from firstchair.evals.benchmarks.tasks import BUILD, draw
+from firstchair.rewards.answers.answer_judge import AnswerJudge
 
 STANDINS = Path(__file__).parents[2] / "data" / "benchmarks"
 ENDPOINT = Endpoint("gpt-5", "http://127.0.0.1:9/v1")
@@ -21,6 +22,10 @@ ENDPOINT = Endpoint("gpt-5", "http://127.0.0.1:9/v1")
 def test_every_benchmark_has_a_task_fields_and_a_stand_in():
     assert set(BENCHMARKS) == set(BUILD) == set(FIELDS) == {path.stem for path in STANDINS.glob("*.jsonl")}
     assert all(len(read_records(name, STANDINS / f"{name}.jsonl")) >= 2 for name in BENCHMARKS)
+
+
+def test_a_call_is_tried_six_times_as_a_judge_of_answers_is():
+    assert AnswerJudge.model_fields["tries"].default == TRIES == 6
 
 
 def test_names_that_do_not_exist_are_answered_with_those_that_do():

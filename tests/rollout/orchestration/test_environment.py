@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from firstchair.chat.actions import Action, action_of
-from firstchair.chat.messages import Message, ToolCall, assistant_message
+from firstchair.chat.messages import Message, ToolCall, assistant_message, tool_result
 from firstchair.core.errors import UpstreamError
 from firstchair.engines.base import ErrorKind, Request, Sampling
 from firstchair.engines.expert import ExpertAnswer
@@ -171,6 +171,25 @@ def test_the_oldest_exchanges_are_no_longer_shown_and_never_the_problem() -> Non
     assert all(request.messages[2].role == "assistant" for request in seen[1:])
     assert [message.text[0] for message in found.messages if message.role == "tool"] == list("abcde")
     assert len({request.request_id for request in seen}) == 6
+
+
+@pytest.mark.parametrize(("chars", "shown"), [(24_000, 3), (24_001, 2)])
+def test_the_cap_of_the_history_is_inclusive(chars: int, shown: int) -> None:
+    exchange = (assistant_message("a" * 6_000), tool_result(ASK_BIG.tool_calls[0], "b" * 2_000))
+    last = (assistant_message("a" * 6_000), tool_result(ASK_BIG.tool_calls[0], "b" * (chars - 22_000)))
+    opening = prompt.opening(TASK)
+    made = environment()
+    found = made.shown((*opening, *exchange, *exchange, *last))
+    assert found[:2] == opening
+    assert sum(message.role == "assistant" for message in found) == shown
+
+
+def test_a_rollout_may_be_fifty_steps_long_and_not_one_longer() -> None:
+    ask = [calls(("big", {"input": str(number)})) for number in range(50)]
+    found, rollout, _ = play(environment(), *ask[:49], ANSWER, max_steps=50)
+    assert (found.end, rollout.episode.steps, len(found.dispatches)) == (TrajectoryEnd.ANSWERED, 50, 49)
+    found, rollout, _ = play(environment(), *ask, ANSWER, max_steps=50)
+    assert (found.end, rollout.episode.steps) == (TrajectoryEnd.MAX_STEPS, 50)
 
 
 def test_after_six_calls_a_note_asks_for_the_answer() -> None:
