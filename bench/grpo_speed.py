@@ -141,17 +141,16 @@ def ours(model: Path, prompts: list[Prompt], options: argparse.Namespace, scratc
         policy = EnginePolicy(
             engine, renderer, Sampling(max_new_tokens=options.new_tokens, temperature=1.0), record_tokens=False
         )
+        played = PromptSource(prompts, seed=0)
         source = RolloutSource(
-            RolloutBatches(
-                recipe, desk, PromptSource(prompts, seed=0), policy, Grader(recipe.reward), vocab_size=VOCABULARY
-            ),
+            RolloutBatches(recipe, desk, played, policy, Grader(recipe.reward), vocab_size=VOCABULARY),
             InMemoryPush(learner.scorer, engine, learner.layout),
             thread,
             Course(
                 batches=recipe.batches,
                 steps_per_batch=1,
                 rollouts_per_batch=options.prompts * options.samples,
-                prompts=len(prompts),
+                prompts=played,
                 staleness=0,
                 patience=1000,
                 log=run.rollouts,

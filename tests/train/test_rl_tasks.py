@@ -76,6 +76,15 @@ def test_a_decision_has_the_limits_of_the_recipe_and_no_second_try(tmp_path):
     assert opened.limits == Limits(max_malformed=0, max_tokens=9, wall_s=7, stall_s=5)
 
 
+def test_decisions_of_one_id_and_other_contents_are_told_apart(tmp_path):
+    sources = []
+    for name, said in (("p", "a"), ("q", "a"), ("r", "b")):
+        path = tmp_path / f"{name}.jsonl"
+        write_prompts(path, [prompt(0, said)], source="test", left_out=Counter())
+        sources.append(open_environment(DecisionTasks(records=path), Rollouts()).source)
+    assert sources[0] == sources[1] != sources[2]
+
+
 def raising():
     raise OSError("no database")
 
@@ -123,4 +132,5 @@ def test_a_cost_is_for_environments_that_count_one(kind, fields):
     recipe = {"model": "m", "out": "o", "reward": {"components": components}}
     with pytest.raises(ConfigError, match="usd is a cost"):
         validate(GrpoRecipe, recipe, source="test")
-    assert validate(GrpoRecipe, {**recipe, "environment": {"type": "orchestration"}}, source="test")
+    for environment in ({"type": "orchestration"}, {"type": "python", "factory": f"{__name__}:raising"}):
+        assert validate(GrpoRecipe, {**recipe, "environment": environment}, source="test")

@@ -44,8 +44,10 @@ class PromptSource(Generic[Item]):
     of the step that it has trained on, not of the one that it is sampling for.
     """
 
-    def __init__(self, prompts: Sequence[Item], *, seed: int):
-        """Raises ``DataError`` for no prompt, and for two with one id."""
+    def __init__(self, prompts: Sequence[Item], *, seed: int, source: str = ""):
+        """``source``: hash of the file that they were read from, where there is one. Raises ``DataError`` for no
+        prompt, and for two with one id.
+        """
         ids = [prompt.task_id for prompt in prompts]
         if not ids:
             raise DataError("no prompt to train on", field="prompts")
@@ -53,7 +55,7 @@ class PromptSource(Generic[Item]):
             twice = next(task_id for task_id in ids if ids.count(task_id) > 1)
             raise DataError(f"{twice!r} comes twice; every prompt needs its own id", field="prompts")
         self._prompts, self._order = prompts, EpochOrder(len(ids), seed)
-        self._identity = {"seed": seed, "prompts": content_id(ids)}
+        self._identity = {"seed": seed, "prompts": content_id([source, ids])}
 
     def take(self, cursor: int, count: int) -> list[Item]:
         """The ``count`` prompts from ``cursor`` on, over the end of an epoch where need be."""

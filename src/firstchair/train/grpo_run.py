@@ -72,7 +72,7 @@ def train_grpo(
         say(advice)
     renderer = trained_renderer(recipe.model)
     environment = open_environment(recipe.environment, recipe.rollouts)
-    prompts = PromptSource[Task](environment.tasks, seed=recipe.seed)
+    prompts = PromptSource[Task](environment.tasks, seed=recipe.seed, source=environment.source)
     run = open_run(recipe, kind="grpo", template_hash=renderer.template_hash, resume=resume, force=force)
     done, seconds = run.finished(), 0.0
     if done is None or not run.model.is_dir():
@@ -109,11 +109,11 @@ def _reinforce(
             recipe, environment, prompts, policy, grader, vocab_size=model_vocab_size(recipe.model)
         )
         batches, push = sampler.connect(learner, played)
-        source = RolloutSource(batches, push, thread, _course(recipe, run, len(environment.tasks)))
+        source = RolloutSource(batches, push, thread, _course(recipe, run, prompts))
         return run_job(_job(recipe, renderer, learner, source), run, ALONE, progress)
 
 
-def _course(recipe: GrpoRecipe, run: RunDir, prompts: int) -> Course:
+def _course(recipe: GrpoRecipe, run: RunDir, prompts: PromptSource[Task]) -> Course:
     return Course(
         batches=recipe.batches,
         steps_per_batch=recipe.grpo.steps_per_batch,

@@ -9,6 +9,7 @@ from functools import partial
 
 from firstchair.catalog.call_rules import Matchers
 from firstchair.core.errors import ConfigError
+from firstchair.core.hashing import sha256_file
 from firstchair.data.rl_prompts import read_prompts
 from firstchair.rewards.probes import ProbePair, pairs_from_expert, pairs_of_decision
 from firstchair.rewards.samples import DecisionReply, task_labels
@@ -48,6 +49,8 @@ class OpenEnvironment:
     limits: Limits
     expert: Actor | None = None
     """Who is known to do right there."""
+    source: str = ""
+    """Hash of the file that the tasks were read from, where there is one."""
 
     async def probe_pairs(self) -> list[ProbePair]:
         """Known-good and known-bad answers to some of the tasks; none where nobody knows any."""
@@ -66,7 +69,8 @@ def open_environment(spec: EnvironmentSpec, rollouts: Rollouts) -> OpenEnvironme
         return OpenEnvironment(DeskEnvironment, make_tasks(spec.tasks, spec.seed), limits, Teacher())
     if isinstance(spec, DecisionTasks):
         one_action = replace(limits, max_malformed=ONE_ACTION.max_malformed)
-        return OpenEnvironment(DecisionEnvironment, read_prompts(spec.records), one_action)
+        prompts, source = read_prompts(spec.records), sha256_file(spec.records)
+        return OpenEnvironment(DecisionEnvironment, prompts, one_action, source=source)
     if isinstance(spec, OrchestrationTasks):
         return _simulated(spec, limits)
     if isinstance(spec, SyntheticTasks):

@@ -21,10 +21,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from firstchair.core.atomic import write_bytes
+from firstchair.core.atomic import write_bytes, write_text
 from firstchair.core.errors import IntegrityError, RunFailed
 from firstchair.core.jsontext import dumps
+from firstchair.data.prompt_source import PromptSource
 from firstchair.engines.openmp import release_pool
+from firstchair.rollout.episodes import Task
 from firstchair.traces.session_file import CATALOGS_FILE
 from firstchair.train.examples import Example
 from firstchair.train.sources import Feed
@@ -100,8 +102,8 @@ class Course:
     batches: int
     steps_per_batch: int
     rollouts_per_batch: int
-    prompts: int
-    """How many there are to choose from."""
+    prompts: PromptSource[Task]
+    """What the batches are of."""
     staleness: int
     """1: the next batch is rolled out while one is trained on."""
     patience: int
@@ -127,7 +129,7 @@ class RolloutSource:
         self.total_steps = course.batches * course.steps_per_batch
         self.total_work = course.batches * course.rollouts_per_batch
         self._batches, self._weights, self._thread, self._course = batches, weights, thread, course
-        self._made, self._flat = 0, 0
+        self._made, self._flat, self._cursor = 0, 0, 0
         self._served: str | None = None
         """The revision that was pushed last; ``None``: none yet."""
         self._pending: Future[Batch] | None = None
@@ -136,7 +138,7 @@ class RolloutSource:
 
     def epoch(self, cursor: int) -> float:
         """Prompts played / prompts."""
-        return cursor / self._course.prompts
+        return self._course.prompts.epoch(cursor)
 
     def feed(self, cursor: int) -> Feed:
         """The next batch.
@@ -150,7 +152,7 @@ class RolloutSource:
         feed, lines = self._ahead()
         self._ready = self._pending = None
         self._check_weights(lines)
-        self._made += 1
+        self._made, self._cursor = self._made + 1, feed.cursor
         self._flat = 0 if any(feed.steps) else self._flat + 1
         if self._flat >= self._course.patience:
             raise RunFailed(
@@ -164,10 +166,12 @@ class RolloutSource:
         return feed
 
     def _note(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        # What was played before the first checkpoint is played again after a kill, and must not stand there twice.
+        mode = "w" if self._made == 1 else "a"
         try:
             with (
-                self._course.log.open("a", encoding="utf-8") as log,
-                self._course.sessions.open("a", encoding="utf-8") as sessions,
+                self._course.log.open(mode, encoding="utf-8") as log,
+                self._course.sessions.open(mode, encoding="utf-8") as sessions,
             ):
                 for line in lines:
                     about = {name: value for name, value in line.items() if name not in (SESSION, CATALOG)}
@@ -185,8 +189,7 @@ class RolloutSource:
         line = dumps(dict(catalog)) + "\n"
         known = path.read_text(encoding="utf-8") if path.is_file() else ""
         if line not in known:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(line)
+            write_text(path, known + line, force=True)
 
     def _push(self) -> None:
         expected = self._weights.expected()
@@ -213,7 +216,7 @@ class RolloutSource:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def state(self) -> bytes:
-        """How many batches were made, and the one that was rolled out ahead, if any: it is waited for.
+        """How many batches were made, of which prompts, and the one that was rolled out ahead: it is waited for.
 
         What fails ahead does not take the step before it along: that is saved, and ``feed`` raises the reason.
         """
@@ -221,12 +224,15 @@ class RolloutSource:
         if self._ready is not None or self._pending is not None:
             with suppress(Exception):
                 ahead = _packed(self._ahead())
-        return msgspec.msgpack.encode({"made": self._made, "flat": self._flat, "ahead": ahead})
+        prompts = self._course.prompts.state(self._cursor)
+        return msgspec.msgpack.encode({"made": self._made, "flat": self._flat, "prompts": prompts, "ahead": ahead})
 
     def restore(self, state: bytes) -> None:
         """Go on after the batches that were trained on; the log loses the lines of those that were not."""
         try:
             found = msgspec.msgpack.decode(state)
+            if "prompts" in found:  # older checkpoints do not say
+                self._cursor = self._course.prompts.resume(found["prompts"])
             self._made, self._flat = int(found["made"]), int(found["flat"])
             self._ready = None if found["ahead"] is None else _unpacked(found["ahead"])
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
