@@ -139,7 +139,7 @@ def test_groups_are_compared_within_themselves(longer):
     assert found[0].details == {"better": {"comparisons": 1, "flips": 0}}
 
 
-def test_a_failed_comparison_leaves_its_whole_group_ungraded_and_no_other():
+def test_an_answer_that_cannot_be_compared_is_ungraded_and_the_others_of_its_group_are_not():
     def reply(request: Any) -> Any:
         shown = text_of(request)
         if "broken" in shown.values():
@@ -155,8 +155,8 @@ def test_a_failed_comparison_leaves_its_whole_group_ungraded_and_no_other():
         sample("bb", 3, group="h"),
         sample("b", 4, group="h"),
     )
-    assert [one.reward for one in found] == [None, None, None, 1.0, 0.0]
-    assert count_reasons(found)["better: bad_schema"] == 3
+    assert [one.reward for one in found] == [1.0, None, 0.0, 1.0, 0.0]
+    assert count_reasons(found)["better: bad_schema"] == 1
 
 
 def test_components_are_routed_per_sample(longer):

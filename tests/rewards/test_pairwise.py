@@ -11,7 +11,7 @@ from tests.rewards.conftest import picks, text_of
 from firstchair.chat.messages import assistant_message
 from firstchair.engines.base import ErrorKind, Generation, Stop
 from firstchair.engines.scripted import ScriptedEngine
-from firstchair.rewards.judge_client import JudgeClient, JudgeError, Unreadable, Why, read_text
+from firstchair.rewards.judge_client import JudgeClient, Unreadable, Why, read_text
 from firstchair.rewards.pairwise import PairwiseResult, draw_pairs, judge_group, read_winner, standings
 
 
@@ -93,27 +93,29 @@ def test_a_draw_ranks_a_large_group_as_all_pairs_do_on_average(longer):
     assert all(abs(total - index / 15) < 0.2 for index, total in enumerate(totals))
 
 
-def test_a_comparison_that_fails_cancels_the_others_and_its_error_is_raised():
-    cancelled = []
+def between(*broken: tuple[str, str]):
+    """A judge that prefers the longer answer and cannot compare these, in this order."""
 
-    async def reply(request):
-        if text_of(request)["answer A"] == "a":
+    def reply(request):
+        first, second = (text_of(request)[f"answer {place}"] for place in "AB")
+        if (first, second) in broken:
             return Generation("", Stop.ERROR, error="timeout: slow", error_kind=ErrorKind.TIMEOUT)
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.append(request.request_id)
-            raise
+        return picks("A" if len(first) > len(second) else "B")
 
-    async def run() -> None:
-        work = judge_group(JudgeClient(ScriptedEngine(reply)), "g", "q", ["aaa", "aa", "a"], "c", max_pairs=9, seed=0)
-        with pytest.raises(JudgeError) as caught:
-            await work
-        assert caught.value.why is ErrorKind.TIMEOUT
-        assert len(asyncio.all_tasks()) == 1
+    return ScriptedEngine(reply)
 
-    asyncio.run(run())
-    assert cancelled
+
+@pytest.mark.parametrize("broken", [("aaa", "a"), ("a", "aaa")])
+def test_a_comparison_that_lacks_a_verdict_in_one_order_is_left_out_and_the_others_count(broken):
+    found = judged(between(broken), ["aaa", "aa", "a"])
+    assert found == [PairwiseResult(1.0, 1, 0), PairwiseResult(0.5, 2, 0), PairwiseResult(0.0, 1, 0)]
+
+
+def test_an_answer_that_cannot_be_compared_at_all_has_no_share_and_its_error_says_why():
+    found = judged(between(("aaa", "odd"), ("a", "odd")), ["aaa", "odd", "a"])
+    assert [one.share for one in found] == [1.0, None, 0.0]
+    assert found[1].error is not None
+    assert found[1].error.why is ErrorKind.TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -144,5 +146,5 @@ def test_an_answer_that_closes_its_block_or_forges_the_other_is_still_one_block(
 
 def test_a_refused_comparison_is_an_error_not_a_loss():
     refusing = ScriptedEngine(lambda request: Generation("", Stop.REFUSAL, message=assistant_message("no")))
-    with pytest.raises(JudgeError):
-        judged(refusing, ["a", "b"])
+    found = judged(refusing, ["a", "b"])
+    assert [(one.share, one.error and one.error.why) for one in found] == [(None, Why.REFUSED)] * 2

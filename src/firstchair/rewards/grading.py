@@ -26,7 +26,7 @@ from firstchair.rewards.composition import (
 )
 from firstchair.rewards.cost_aware import cost_aware
 from firstchair.rewards.judge_client import JudgeClient, JudgeError, Why
-from firstchair.rewards.pairwise import judge_group
+from firstchair.rewards.pairwise import PairwiseResult, judge_group
 from firstchair.rewards.preference import Played, preference_rewards
 from firstchair.rewards.rubric import rubric_question, rubric_value
 from firstchair.rewards.samples import GATED, NOT_ASKED, GradedSample, NoValue, Sample, Value
@@ -79,6 +79,17 @@ def weigh_preferences(samples: Sequence[Sample]) -> list[Value]:
     ]
     found = iter(preference_rewards(batch))
     return [outcome if isinstance(outcome, NoValue) else next(found) for outcome in outcomes]
+
+
+def _share(found: PairwiseResult) -> Value:
+    if found.share is not None:
+        return found.share
+    assert found.error is not None
+    return _no_verdict(found.error)
+
+
+def _no_verdict(error: JudgeError) -> NoValue:
+    return NoValue(str(error.why), f"{error.kind}: {error.detail}")
 
 
 class Grader:
@@ -181,7 +192,7 @@ class Grader:
             max_pairs=component.max_pairs,
             seed=seed_of(self._seed, component.name, group),
         )
-        return [(one.share, {"comparisons": one.comparisons, "flips": one.flips}) for one in found]
+        return [(_share(one), {"comparisons": one.comparisons, "flips": one.flips}) for one in found]
 
     async def _ask(self, jobs: Sequence[Job]) -> list[tuple[list[int], str, list[Graded]]]:
         """All questions at once. What is not answered within ``batch_s`` is cancelled, awaited, and has no value."""
@@ -206,8 +217,7 @@ class Grader:
             try:
                 out.append((indices, name, task.result()))
             except JudgeError as error:
-                missing = NoValue(str(error.why), f"{error.kind}: {error.detail}")
-                out.append((indices, name, [(missing, {})] * len(indices)))
+                out.append((indices, name, [(_no_verdict(error), {})] * len(indices)))
         return out
 
     def _graded(

@@ -8,14 +8,15 @@ A pair's two verdicts are averaged, so that a judge that always prefers the firs
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from firstchair.chat.messages import text_message
 from firstchair.core.concurrency import all_or_none
 from firstchair.rewards.fence import fenced
-from firstchair.rewards.judge_client import JudgeClient, Question
+from firstchair.rewards.judge_client import JudgeClient, JudgeError, Question
 from firstchair.rewards.rubric import DATA_ONLY
 
 Winner = Literal["A", "B", "tie"]
@@ -90,12 +91,15 @@ def draw_pairs(count: int, max_pairs: int, *, seed: int) -> list[tuple[int, int]
 class PairwiseResult:
     """One answer's standing in its group."""
 
-    share: float
-    """Points over comparisons; by rule 0.0 for a blank answer and 0.5 for one that met nobody."""
+    share: float | None
+    """Points over comparisons; by rule 0.0 for a blank answer and 0.5 for one that was to meet nobody. ``None``: it
+    was to, and no comparison has both verdicts."""
     comparisons: int = 0
-    """Pairs that it was in, both orders counted as one."""
+    """Pairs that it was in, both orders counted as one; those that lack a verdict are left out."""
     flips: int = 0
     """Of these, pairs whose winner changed with the order."""
+    error: JudgeError | None = None
+    """Why ``share`` is ``None``: what befell its first comparison."""
 
 
 async def judge_group(
@@ -108,36 +112,52 @@ async def judge_group(
     max_pairs: int,
     seed: int,
 ) -> list[PairwiseResult]:
-    """The standing of each of ``answers`` to ``question``. Raises ``JudgeError`` for the whole group.
+    """The standing of each of ``answers`` to ``question``.
 
     Blank answers get 0 and are never shown; a single other one gets ½. Equal texts tie without being asked about.
-    Both orders of each pair are asked, all at once; the first to fail cancels the rest, which are awaited.
+    Both orders of each pair are asked, all at once; a pair on which the judge fails is left out.
     """
     valid = [index for index, answer in enumerate(answers) if answer.strip()]
     pairs = [(valid[i], valid[j]) for i, j in draw_pairs(len(valid), max_pairs, seed=seed)]
     asked = [(i, j) for i, j in pairs if answers[i] != answers[j]]
 
-    def question_of(first: int, second: int) -> Question[Winner]:
+    async def verdict(first: int, second: int) -> Winner | JudgeError:
         texts = answers[first], answers[second]
-        return pair_question(f"{group}:{first}-{second}", question, texts, criterion)
+        try:
+            return await client.ask(pair_question(f"{group}:{first}-{second}", question, texts, criterion))
+        except JudgeError as error:
+            return error
 
-    found = await all_or_none([client.ask(question_of(*pair)) for i, j in asked for pair in ((i, j), (j, i))])
-    verdicts = dict(zip(asked, zip(found[::2], found[1::2], strict=True), strict=True))
-    return standings(answers, pairs, verdicts)
+    found = await all_or_none([verdict(*pair) for i, j in asked for pair in ((i, j), (j, i))])
+    verdicts: dict[tuple[int, int], tuple[Winner, Winner]] = {}
+    failed: dict[tuple[int, int], JudgeError] = {}
+    for pair, forth, back in zip(asked, found[::2], found[1::2], strict=True):
+        if isinstance(forth, JudgeError):
+            failed[pair] = forth
+        elif isinstance(back, JudgeError):
+            failed[pair] = back
+        else:
+            verdicts[pair] = forth, back
+    return standings(answers, pairs, verdicts, failed)
 
 
 def standings(
     answers: Sequence[str],
     pairs: Sequence[tuple[int, int]],
-    verdicts: dict[tuple[int, int], tuple[Winner, Winner]],
+    verdicts: Mapping[tuple[int, int], tuple[Winner, Winner]],
+    failed: Mapping[tuple[int, int], JudgeError] = MappingProxyType({}),
 ) -> list[PairwiseResult]:
     """Each answer's share. ``verdicts``: pair ``(i, j)`` → winner with i shown first, winner with j shown first; a
-    pair without verdicts is a tie.
+    pair without verdicts is a tie, unless it is in ``failed``: then it is left out.
 
     share_i = mean over its pairs of the points that it takes, itself the mean over the two orders of 1, ½ or 0.
     """
     points, met, flips = [0.0] * len(answers), [0] * len(answers), [0] * len(answers)
+    errors: dict[int, JudgeError] = {}
     for i, j in pairs:
+        if (error := failed.get((i, j))) is not None:
+            errors = {i: error, j: error, **errors}
+            continue
         forth, back = verdicts.get((i, j), ("tie", "tie"))
         for_i = (POINTS[forth] + 1.0 - POINTS[back]) / 2
         flipped = POINTS[forth] != 1.0 - POINTS[back]
@@ -145,9 +165,12 @@ def standings(
             points[index] += share
             met[index] += 1
             flips[index] += flipped
-    return [
-        PairwiseResult(share=points[k] / met[k], comparisons=met[k], flips=flips[k])
-        if met[k]
-        else PairwiseResult(share=0.5 if answers[k].strip() else 0.0)
-        for k in range(len(answers))
-    ]
+
+    def standing(k: int) -> PairwiseResult:
+        if met[k]:
+            return PairwiseResult(share=points[k] / met[k], comparisons=met[k], flips=flips[k])
+        if k in errors:
+            return PairwiseResult(share=None, error=errors[k])
+        return PairwiseResult(share=0.5 if answers[k].strip() else 0.0)
+
+    return [standing(k) for k in range(len(answers))]
