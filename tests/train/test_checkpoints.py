@@ -7,6 +7,7 @@ import torch
 from safetensors import SafetensorError
 
 from firstchair.core.errors import IntegrityError, RunFailed
+from firstchair.core.hashing import sha256_file
 from firstchair.train import checkpoints
 from firstchair.train.checkpoints import (
     Checkpoint,
@@ -91,6 +92,36 @@ def test_a_missing_file_is_named(tmp_path, file):
     path = save_checkpoint(tmp_path, checkpoint(), keep=1)
     (path / file).unlink()
     with pytest.raises(IntegrityError, match=f"{file}: missing"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("missing", ["optimizer", "random", "source"])
+def test_a_state_that_lacks_a_part_is_refused(tmp_path, missing):
+    path = save_checkpoint(tmp_path, checkpoint(), keep=1)
+    state = torch.load(path / "state.pt", weights_only=True)
+    torch.save({name: value for name, value in state.items() if name != missing}, path / "state.pt")
+    marker = json.loads((path / "checkpoint.json").read_text())
+    marker["files"]["state.pt"] = sha256_file(path / "state.pt")
+    (path / "checkpoint.json").write_text(json.dumps(marker))
+    with pytest.raises(IntegrityError, match=f"not a checkpoint of this version: '{missing}'"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "state.pt"])
+def test_a_file_that_is_replaced_between_its_check_and_its_use_is_refused_though_its_bytes_are_equal(
+    tmp_path, monkeypatch, file
+):
+    path = save_checkpoint(tmp_path, checkpoint(), keep=1)
+
+    def replacing(checked):
+        found = sha256_file(checked)
+        if checked.name == file:
+            checked.with_name("copy").write_bytes(checked.read_bytes())
+            checked.with_name("copy").replace(checked)
+        return found
+
+    monkeypatch.setattr(checkpoints, "sha256_file", replacing)
+    with pytest.raises(IntegrityError, match=f"{file}: replaced while it was read"):
         load_checkpoint(path)
 
 

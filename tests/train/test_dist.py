@@ -1,6 +1,7 @@
 """Two processes over gloo train the losses of one. Real processes, so seconds: each imports torch."""
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 
+from firstchair.core.errors import DataError, FirstchairError
+from firstchair.train.dist import joined_world
 from firstchair.train.metrics import read_metrics
 from firstchair.train.sft import train_sft
 
@@ -42,6 +45,45 @@ def run_two(recipe, how):
     ]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
+
+
+def said_by_two(work):
+    """How ``work`` came out in each of two processes of one world; forked, as importing torch takes seconds."""
+    context, port = multiprocessing.get_context("fork"), free_port()
+    said = context.SimpleQueue()
+
+    def one(rank):
+        os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        try:
+            with joined_world() as world:
+                said.put((rank, work(world)))
+        except FirstchairError as error:
+            said.put((rank, f"{type(error).__name__}: {error}"))
+
+    processes = [context.Process(target=one, args=(rank,)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    return dict(said.get() for _ in processes)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_fails_takes_the_other_along_and_neither_waits(failing):
+    def work(world):
+        world.wait()
+        if world.rank == failing:
+            raise DataError("a damaged row")
+        return world.add([1.0])
+
+    said = said_by_two(work)
+    assert said[failing] == "DataError: a damaged row"
+    assert said[1 - failing].startswith("RunFailed: another process of the run is gone; its own message says why")
+
+
+def test_processes_that_end_well_wait_for_each_other():
+    assert said_by_two(lambda world: world.add([1.0 + world.rank])) == {0: [3.0], 1: [3.0]}
 
 
 def test_two_processes_train_the_losses_of_one(recipe_of, tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.train.conftest import random_examples
@@ -108,6 +110,26 @@ def test_what_is_due_every_so_many_steps_is_not_missed_by_steps_that_come_togeth
     trainer.run(Silent())
     names = [path.name for path in list_checkpoints(tmp_path / "checkpoints")]
     assert names == ["step-00000006", "step-00000009"]
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_changed(scorer, tmp_path):
+    rows = random_examples([9, 7])
+    trainer_of(scorer, Scripted([[rows]], 1, b"word"), tmp_path).run(Silent())
+    saved = load_checkpoint(tmp_path / "checkpoints" / "step-00000001")
+    with torch.no_grad():
+        scorer.model.lm_head.weight += 1.0
+    before = scorer.model.lm_head.weight.detach().clone()
+    trainer = trainer_of(scorer, Scripted([[rows]], 1), tmp_path)
+    for change, message in (
+        ({"position": replace(saved.position, objective="grpo")}, "it trains 'grpo'; this run trains 'sft'"),
+        ({"weights": {}}, "its weights are not those of this run; first difference"),
+        ({"optimizer": []}, "the optimizer state belongs to other parameters"),
+        ({"random_states": []}, "written by 0 processes, this run has 1"),
+    ):
+        with pytest.raises(IntegrityError, match=message):
+            trainer.restore(replace(saved, **change))
+        assert torch.equal(scorer.model.lm_head.weight, before)
+        assert (trainer.step, trainer.cursor, trainer.source.word) == (0, 0, b"")
 
 
 def test_the_state_of_the_source_comes_back(scorer, tmp_path):

@@ -149,6 +149,7 @@ def sweep(root: Path) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read and verify a checkpoint; raises ``IntegrityError`` naming the file when anything is missing or changed."""
     marker = _read_marker(path / "checkpoint.json")
+    verified = {name: _stamp(path / name) for name in _FILES}
     for name in _FILES:
         if not (path / name).is_file():
             raise IntegrityError("missing; resume from another checkpoint or start anew", path=str(path / name))
@@ -161,9 +162,22 @@ def load_checkpoint(path: Path) -> Checkpoint:
         state = torch.load(path / _FILES[1], weights_only=True, map_location="cpu")
         position = Position(**{name: marker[name] for name in Position.__dataclass_fields__})
         source = state["source"].numpy().tobytes()
-        return Checkpoint(position, weights, state["optimizer"], state["random"], source)
+        checkpoint = Checkpoint(position, weights, state["optimizer"], state["random"], source)
     except (SafetensorError, RuntimeError, KeyError, TypeError, EOFError) as error:
         raise IntegrityError(f"not a checkpoint of this version: {error}", path=str(path)) from None
+    for name, stamp in verified.items():
+        if _stamp(path / name) != stamp:
+            raise IntegrityError("replaced while it was read; resume again", path=str(path / name))
+    return checkpoint
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from one that took its name, equal bytes or not; ``None`` where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _read_marker(path: Path) -> dict[str, Any]:

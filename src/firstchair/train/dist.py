@@ -7,7 +7,8 @@ that the numbers equal those of one process.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ import torch
 import torch.distributed as torch_dist
 from torch import nn
 
+from firstchair.core.errors import RunFailed
+
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Which of how many processes this is."""
+    """Which of how many processes this is. What they do together raises ``RunFailed`` when one of them is gone."""
 
     rank: int = 0
     size: int = 1
@@ -36,24 +39,27 @@ class World:
         """Sums over all ranks, in float64."""
         total = torch.tensor(list(values), dtype=torch.float64)
         if self.size > 1:
-            torch_dist.all_reduce(total)
+            with _together():
+                torch_dist.all_reduce(total)
         return [float(value) for value in total]
 
     def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum gradients over ranks in place; a rank without one adds zeros."""
         if self.size == 1:
             return
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            torch_dist.all_reduce(parameter.grad)
+        with _together():
+            for parameter in parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                torch_dist.all_reduce(parameter.grad)
 
     def gather(self, value: Any) -> list[Any]:
         """``value`` of every rank, in rank order."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        torch_dist.all_gather_object(values, value)
+        with _together():
+            torch_dist.all_gather_object(values, value)
         return values
 
     def any(self, flag: bool) -> bool:
@@ -63,25 +69,42 @@ class World:
     def wait(self) -> None:
         """Until every rank is here."""
         if self.size > 1:
-            torch_dist.barrier()
+            with _together():
+                torch_dist.barrier()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunFailed(f"another process of the run is gone; its own message says why ({error})") from error
 
 
 ALONE = World()
 """A world of one process."""
 
 
-def join_world() -> World:
-    """The world that ``torchrun`` describes in the environment, or a world of one."""
+@contextmanager
+def joined_world() -> Iterator[World]:
+    """The world that ``torchrun`` describes in the environment, or a world of one, for the length of the block.
+
+    At its end the ranks wait for each other; without that some abort at exit. A rank that fails leaves at once, and
+    what the others then wait for fails too: none hangs on one that is gone.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        return ALONE
+        yield ALONE
+        return
     if not torch_dist.is_initialized():
         torch_dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return World(torch_dist.get_rank(), size)
-
-
-def leave_world(world: World) -> None:
-    """Wait for the others, then close the connection; without the wait some ranks abort at exit."""
-    if world.size > 1 and torch_dist.is_initialized():
-        torch_dist.barrier()
+    world, failed = World(torch_dist.get_rank(), size), False
+    try:
+        yield world
+    except Exception:
+        failed = True
+        raise
+    finally:
+        if not failed:
+            world.wait()
         torch_dist.destroy_process_group()

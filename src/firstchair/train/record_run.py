@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from firstchair.engines.weights import weights_revision
 from firstchair.train.config import RecordRecipe
-from firstchair.train.dist import World, join_world, leave_world
+from firstchair.train.dist import World, joined_world
 from firstchair.train.loop import Job, Say, no_bar, run_job
 from firstchair.train.metrics import read_metrics
 from firstchair.train.precision import precision_advice, settled
@@ -91,14 +91,11 @@ def train_on_records(
     """
     refuse_both(resume=resume, force=force)
     recipe = settled(recipe)
-    world = join_world()
-    if world.is_main and (advice := precision_advice(recipe)) is not None:
-        say(advice)
-    bars = progress if world.is_main else no_bar
-    try:
+    with joined_world() as world:
+        if world.is_main and (advice := precision_advice(recipe)) is not None:
+            say(advice)
+        bars = progress if world.is_main else no_bar
         return _train(recipe, method, world, resume=resume, force=force, progress=bars, say=say)
-    finally:
-        leave_world(world)
 
 
 def _train(

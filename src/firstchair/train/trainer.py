@@ -287,8 +287,9 @@ class Trainer:
             raise IntegrityError(
                 f"written by {len(checkpoint.random_states)} processes, this run has {self.world.size}; use as many"
             )
-        self.source.restore(checkpoint.source)
         self.optimizers.load_state_dict(checkpoint.optimizer)
+        # Last of what may refuse: it cuts the logs of rollouts back to this checkpoint.
+        self.source.restore(checkpoint.source)
         with torch.no_grad():
             for name, value in trained.items():
                 value.copy_(checkpoint.weights[name])
