@@ -332,6 +332,10 @@ def test_a_reward_of_measures_alone_is_refused_before_anything_is_trained(base, 
         ({"rollouts": {"staleness": 1}}, "staleness=1"),
         ({"rollouts": {"samples": 1}}, "rollouts.samples"),
         ({"rollouts": {"stall_s": 0}}, "rollouts.stall_s"),
+        # What is trained on is sampled at temperature 1, and nothing else can be asked for.
+        ({"rollouts": {"temperature": 0.0}}, "rollouts.temperature: unknown field"),
+        ({"rollouts": {"staleness": 2}}, "rollouts.staleness"),
+        ({"rollouts": {"staleness": True}}, "rollouts.staleness"),
         (
             {"reward": {"components": [*REWARD["components"], {"name": "usd", "kind": "cost", "bounds": [0, 1]}]}},
             "usd is a cost, and the policy that is sampled here has no price",

@@ -1,12 +1,11 @@
 import math
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError
 from firstchair.train.config import Batch
-from firstchair.train.rl_config import Dpo, Grpo, Overlong, Temperature
+from firstchair.train.rl_config import Dpo, Grpo, Overlong
 
 
 def test_defaults_are_valid():
@@ -70,13 +69,6 @@ def test_what_does_not_fit_together_is_refused_with_the_field(fields, message):
 def test_preferences_are_checked_too(fields, message):
     with pytest.raises(ConfigError, match=message):
         validate(Dpo, fields, source="test")
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
-def test_a_temperature_is_finite_and_above_0(value):
-    with pytest.raises(ValidationError):
-        TypeAdapter(Temperature).validate_python(value)
-    assert TypeAdapter(Temperature).validate_python(0.7) == 0.7
 
 
 def test_fine_tuning_has_no_constant_and_refuses_that_reduction():

@@ -5,7 +5,7 @@ What a field does to the numbers, with formulas and sources, is in docs/reinforc
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -16,9 +16,6 @@ Ratio = Literal["token", "sequence", "one"]
 KlEstimator = Literal["k1", "k2", "k3", "low_var"]
 Correction = Literal["none", "truncate", "gate"]
 PreferenceLoss = Literal["sigmoid", "ipo"]
-
-Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""Of a sampler that is trained on. Greedy decoding, 0, has no log-probabilities to learn from."""
 
 
 class Overlong(Strict):
