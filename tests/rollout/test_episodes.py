@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,6 +197,20 @@ def test_a_malformed_call_is_answered_as_its_result_and_recorded() -> None:
         "raw_text": "<raw>",
         "problems": [{"kind": "malformed_json", "message": problem.message, "call": 0}],
     }
+
+
+def test_what_is_wrong_with_an_action_that_can_be_read_is_noted_and_the_action_is_carried_out() -> None:
+    problem = Problem(kind="text_after_call", message="text after a call: 'And now?'")
+
+    def reply(request: PolicyRequest) -> PolicyReply:
+        made = by_expert(request)
+        return replace(made, problems=(problem,)) if len(request.messages) == 2 else made
+
+    (episode,) = run([word_task("a")], FunctionPolicy(reply))
+    assert episode.session.meta["untidy"] == [
+        {"message_index": 2, "problems": [{"kind": "text_after_call", "message": problem.message}]}
+    ]
+    assert (episode.completed, episode.malformed) == (True, 0)
 
 
 def test_unreadable_text_is_answered_in_words_that_open_no_turn_and_a_limit_ends_it() -> None:
