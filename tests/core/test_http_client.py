@@ -21,6 +21,7 @@ from firstchair.core.http_client import (
     NotConnected,
     NotHttp,
     Pool,
+    TooLong,
     head_lines,
     request_path,
 )
@@ -130,6 +131,17 @@ def test_every_framing_leaves_the_connection_usable(reply, body):
         async with running(server) as pool:
             assert [await whole(pool), await whole(pool)] == [body, body]
             assert server.connections == 1
+
+    run(work)
+
+
+def test_a_body_that_is_longer_than_wanted_is_not_read_to_its_end():
+    async def work() -> None:
+        async with running(Server(OK)) as pool:
+            assert await (await ask(pool)).rest(2) == b"ok"
+            with pytest.raises(TooLong, match="more than 1 bytes"):
+                await (await ask(pool)).rest(1)
+            assert await whole(pool) == b"ok"
 
     run(work)
 

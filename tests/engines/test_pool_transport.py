@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from firstchair.chat.messages import text_message
-from firstchair.engines.base import Generation, Request
+from firstchair.engines import http_retry
+from firstchair.engines import pool_transport as pool_transport_module
+from firstchair.engines.base import ErrorKind, Generation, Request
 from firstchair.engines.http_engine import HttpOptions
 from firstchair.engines.http_retry import RetryPolicy
 from firstchair.engines.openai_engine import OpenAIEngine
@@ -24,12 +26,12 @@ from firstchair.testing.fault_server import Answer, FaultServer
 
 TLS = Path(__file__).parents[1] / "core/tls"
 CHAT = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
-ONCE = HttpOptions(retry=RetryPolicy(tries=1, connect_s=30, read_s=30))
 
 
-def ask(base_url: str) -> Generation:
+def ask(base_url: str, tries: int = 1) -> Generation:
     async def go() -> Generation:
-        engine = OpenAIEngine(base_url, "m", api_key="k7", options=ONCE)
+        options = HttpOptions(retry=RetryPolicy(tries=tries, connect_s=30, read_s=30))
+        engine = OpenAIEngine(base_url, "m", api_key="k7", options=options)
         (found,) = [one async for one in engine.generate([Request("a", messages=(text_message("user", "hi"),))])]
         await engine.close()
         return replace(found, latency_s=0)
@@ -57,6 +59,22 @@ def test_an_answer_is_the_same_through_both_and_asks_for_no_encoding_that_cannot
     assert (first.path, first.body) == (second.path, second.body)
     assert first.headers.keys() == second.headers.keys()
     assert first.headers["authorization"] == "Bearer k7"
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_an_answer_that_is_too_long_is_given_up_and_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, lean: bool
+) -> None:
+    for module in (http_retry, pool_transport_module):
+        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+    if not lean:
+        monkeypatch.setitem(sys.modules, "firstchair.core.http_client", None)
+    endless = Answer(b" " * 1001)
+    with FaultServer(lambda seen, number: endless) as server:
+        found = ask(f"{server.base_url}/v1", tries=3)
+    assert found.error_kind is ErrorKind.BAD_RESPONSE
+    assert "a body of more than 1,000 bytes" in (found.error or "")
+    assert len(server.seen) == 1
 
 
 def test_a_proxy_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,10 @@ class NotHttp(HttpFault):
     """What came is no HTTP, or more than an answer may hold."""
 
 
+class TooLong(HttpFault):
+    """The body is longer than the caller wants."""
+
+
 def request_path(url: str) -> bytes:
     """The path of ``url`` as a request line says it; what is quoted already stays so."""
     return quote(urlsplit(url).path, safe="/%:@!$&'()*+,;=~").encode("ascii")
@@ -247,12 +251,19 @@ class Answer:
                 return b""
             await self._change()
 
-    async def rest(self) -> bytes:
-        """What is left of the body; the connection is given back. Raises ``HttpFault``."""
+    async def rest(self, most: int | None = None) -> bytes:
+        """What is left of the body; the connection is given back.
+
+        Raises ``HttpFault``, of them ``TooLong`` for one of more than ``most`` bytes.
+        """
         parts: list[bytes] = []
+        size = 0
         try:
             while data := await self.read():
                 parts.append(data)
+                size += len(data)
+                if most is not None and size > most:
+                    raise TooLong(f"a body of more than {most:,} bytes")
         finally:
             self.release()
         return b"".join(parts)

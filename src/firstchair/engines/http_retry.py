@@ -19,6 +19,9 @@ from firstchair.engines.base import ErrorKind
 
 Answer = TypeVar("Answer")
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of one answer. Log-probabilities of a long prompt take a few megabytes; a server may go on for ever."""
+
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 _OVERFLOW = re.compile(
@@ -177,7 +180,9 @@ async def _once(
     try:
         # httpx's own read timeout restarts with every byte; a server that trickles would never end.
         async with asyncio.timeout(policy.connect_s + policy.read_s):
-            response = await client.post(path, content=raw, headers={"content-type": "application/json"})
+            headers = {"content-type": "application/json"}
+            async with client.stream("POST", path, content=raw, headers=headers) as response:
+                body = await _whole(response)
     except (TimeoutError, httpx.TimeoutException) as error:
         raise HttpFailure(
             ErrorKind.TIMEOUT,
@@ -191,8 +196,20 @@ async def _once(
     except httpx.HTTPError as error:
         raise HttpFailure(ErrorKind.BAD_RESPONSE, f"{type(error).__name__}: {error}") from error
     if response.status_code != 200:
-        raise failure_of(response.status_code, response.text, retry_after_s(response.headers, clock()))
-    return response.content
+        text = body.decode("utf-8", "replace")
+        raise failure_of(response.status_code, text, retry_after_s(response.headers, clock()))
+    return body
+
+
+async def _whole(response: httpx.Response) -> bytes:
+    """The body. Raises ``httpx.DecodingError`` for one that is too long."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise httpx.DecodingError(f"a body of more than {MAX_ANSWER_BYTES:,} bytes")
+    return b"".join(parts)
 
 
 def failure_of(status: int, body: str, after_s: float | None = None, *, where: str = "") -> HttpFailure:

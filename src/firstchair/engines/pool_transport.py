@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from firstchair.engines.http_retry import MAX_ANSWER_BYTES
+
 if TYPE_CHECKING:
     from firstchair.core.http_client import Pool
 
@@ -47,8 +49,11 @@ class PoolTransport(httpx.AsyncBaseTransport):
         self._pool = pool
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer, read to its end within the request's ``read`` timeout. Raises ``httpx.TransportError``."""
-        from firstchair.core.http_client import ConnectTimeout, HttpFault, NotConnected, head_lines
+        """The answer, read to its end within the request's ``read`` timeout.
+
+        Raises ``httpx.TransportError``, and ``httpx.DecodingError`` for one of more than ``MAX_ANSWER_BYTES``.
+        """
+        from firstchair.core.http_client import ConnectTimeout, HttpFault, NotConnected, TooLong, head_lines
 
         assert request.method == "POST", "an engine only posts"
         times, sent = request.extensions["timeout"], request.headers.raw
@@ -59,13 +64,15 @@ class PoolTransport(httpx.AsyncBaseTransport):
                 answer = await self._pool.post(
                     request.url.raw_path, head, await request.aread(), connect_s=times["connect"]
                 )
-                body = await answer.rest()
+                body = await answer.rest(MAX_ANSWER_BYTES)
         except TimeoutError:
             raise httpx.ReadTimeout("", request=request) from None
         except ConnectTimeout:
             raise httpx.ConnectTimeout("", request=request) from None
         except NotConnected as error:
             raise httpx.ConnectError(str(error), request=request) from error
+        except TooLong as error:
+            raise httpx.DecodingError(str(error), request=request) from error
         except HttpFault as error:
             reason = str(error) or "the server closed the connection before its answer had ended"
             raise httpx.RemoteProtocolError(reason, request=request) from error
