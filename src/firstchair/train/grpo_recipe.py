@@ -135,7 +135,8 @@ class GrpoRecipe(RunRecipe):
                 "or gate) or grpo.policy.old=behaviour, so that this is corrected for"
             )
         priced = [one.name for one in self.reward.components if one.kind in ("cost", "cost_aware")]
-        if priced and self.environment.type != "orchestration":
+        # Whether one of yours counts a cost is known when it has been played: without one nothing is graded, by name.
+        if priced and self.environment.type not in ("orchestration", "python"):
             raise ValueError(
                 f"reward.components: {priced[0]} is a cost, and the policy that is sampled here has no price, so "
                 "nothing could be graded; leave it out, or use length"
