@@ -164,6 +164,8 @@ def test_an_anonymised_offer_tells_no_name(run, files, upstream):
         (("--model", "nowhere", "--calling", "prompt"), "--calling prompt is for --base-url"),
         (("--model", "nowhere", "--set", "offr.sampled=true"), "did you mean offer?"),
         (("--model", "nowhere", "--set", "experts=[nobody]"), "nobody: no such expert"),
+        (("--model", "nowhere", "--set", "offer.jitter=0.2"), "jitter moves the prices of a sampled offer alone"),
+        (("--model", "nowhere", "--set", "offer.sampled=true"), "6 models and 0 basic tools cannot be sampled"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_played(run, files, flags, named):

@@ -15,12 +15,18 @@ from typing import Any
 import pytest
 
 from firstchair.chat.actions import Action
-from firstchair.chat.messages import ImagePart, Message, ToolCall
+from firstchair.chat.messages import ImagePart, Message, Tool, ToolCall
+from firstchair.core.config import validate
 from firstchair.core.errors import ConfigError, RunFailed, UpstreamError
+from firstchair.data.orchestration.made_by import made_by
 from firstchair.rollout.environment import Closing, Environment
 from firstchair.rollout.mcp_environment import McpEnvironment, McpTask
-from firstchair.rollout.mcp_servers import HttpServer, StdioServer
+from firstchair.rollout.mcp_servers import HttpServer, McpSpec, StdioServer, with_environment
 from firstchair.rollout.mcp_tools import McpToolset
+from firstchair.rollout.orchestration import rollout_tools
+from firstchair.rollout.orchestration.policy_spec import ServerPolicy
+from firstchair.rollout.orchestration.setup import RolloutParts, open_parts
+from firstchair.rollout.rollouts import RolloutPlan
 from firstchair.testing.engine_process import free_port
 
 SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
@@ -100,6 +106,72 @@ def test_the_same_tools_over_http(http_server: HttpServer):
             assert (await toolset.call(call("fail"))).is_error
 
     asyncio.run(run())
+
+
+def parts_with(servers: dict[str, Any], **fields: Any) -> RolloutParts:
+    wanted = {"experts": ["qwen3_5_9b"], "mcp": {"servers": servers, "timeout_s": SLOW}, **fields}
+    return validate(RolloutParts, wanted, source="setup.yaml")
+
+
+def test_an_orchestrator_is_offered_them_beside_its_experts_and_each_rollout_connects_for_itself(
+    http_server: HttpServer,
+):
+    server = {"url": http_server.url, "headers": {"x-team": "hush"}}
+    wanted = parts_with({"words": server}, tools={"tools": [{"type": "calculator"}]})
+
+    async def run() -> None:
+        async with open_parts(wanted, {"OPENROUTER_API_KEY": "k"}) as parts:
+            assert [one.label for one in parts.full.offered] == ["qwen3_5_9b", "calculator", *NAMES]
+            first, idle = parts.toolset(), parts.toolset()
+            assert first is not None
+            assert idle is not None
+            assert (await first.call(call("calculator", expression="2 + 3"))).text == "5"
+            assert first._servers is None  # type: ignore[attr-defined]
+            assert (await first.call(call("add", a=2, b=3))).text == "5"
+            assert (await first.call(call("fail"))).is_error
+            assert idle._servers is None  # type: ignore[attr-defined]
+            for tools in (first, idle):
+                await tools.close()
+            policy = ServerPolicy(type="server", base_url="http://127.0.0.1:9/v1", model="m")
+            record = made_by(policy, "", parts, RolloutPlan(samples=1, seed=0))
+            assert record.setup["mcp"]["servers"]["words"]["url"] == http_server.url
+            assert record.offered["add"]["spec"]["description"] == "Add two numbers."
+            assert "hush" not in str(record)
+
+    asyncio.run(run())
+
+
+def test_a_name_that_stands_twice_and_servers_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch):
+    async def listed(mcp: McpSpec) -> tuple[Tool, ...]:
+        return (Tool(name="calculator"),)
+
+    async def opened(wanted: RolloutParts) -> None:
+        async with open_parts(wanted, {"OPENROUTER_API_KEY": "k"}):
+            raise AssertionError("it opened")
+
+    monkeypatch.setattr(rollout_tools, "_listed", listed)
+    wanted = parts_with({"words": {"command": "x"}}, tools={"tools": [{"type": "calculator"}]})
+    with pytest.raises(ConfigError, match="a server offers 'calculator', and so does tools"):
+        asyncio.run(opened(wanted))
+    for servers, words in (
+        ({}, r"mcp\.servers: "),
+        ({"a": {"comand": "x"}}, "comand: unknown field; did you mean command"),
+        ({"a": {"url": "http://x/mcp", "args": []}}, "args: unknown field"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parts_with(servers)
+
+
+def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    http = HttpServer(url="http://x/mcp", headers={"a": "b"}, api_key_env="WORDS_KEY")
+    stdio = StdioServer(command="x", env={"a": "b"}, pass_env=("WORDS_KEY",))
+    for server in (http, stdio):
+        with pytest.raises(ConfigError, match="MCP server 'words': the environment variable WORDS_KEY is not set"):
+            asyncio.run(McpToolset({"words": server}).__aenter__())
+    monkeypatch.setenv("WORDS_KEY", "k")
+    assert with_environment("words", http).headers == {"a": "b", "authorization": "Bearer k"}  # type: ignore[union-attr]
+    assert with_environment("words", stdio).env == {"a": "b", "WORDS_KEY": "k"}  # type: ignore[union-attr]
+    assert with_environment("words", STDIO) == STDIO
 
 
 def test_a_call_that_takes_too_long_is_a_typed_error(http_server: HttpServer):

@@ -9,12 +9,12 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from firstchair.core.config import Strict
-from firstchair.core.errors import UpstreamError
+from firstchair.core.errors import ConfigError, UpstreamError
 
 
 class StdioServer(Strict):
@@ -24,6 +24,8 @@ class StdioServer(Strict):
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = Field(default_factory=dict)
     """Added to the few variables that a server gets by default (``PATH``, ``HOME`` and the like)."""
+    pass_env: tuple[str, ...] = ()
+    """Variables of this process's environment that it gets too: keys, which no file has to hold then."""
     cwd: str | None = None
 
 
@@ -33,9 +35,47 @@ class HttpServer(Strict):
     url: str
     """With its path, usually ``/mcp``."""
     headers: Mapping[str, str] = Field(default_factory=dict)
+    api_key_env: str = ""
+    """Environment variable of a key that is sent as ``authorization: Bearer``."""
 
 
 McpServer = StdioServer | HttpServer
+
+
+def _written_with(server: Any) -> str:
+    is_http = "url" in server if isinstance(server, dict) else isinstance(server, HttpServer)
+    return "url" if is_http else "command"
+
+
+class McpSpec(Strict):
+    """Servers whose tools are offered, as a YAML file says."""
+
+    servers: dict[
+        str,
+        Annotated[
+            Annotated[StdioServer, Tag("command")] | Annotated[HttpServer, Tag("url")], Discriminator(_written_with)
+        ],
+    ] = Field(min_length=1)
+    """By a name for messages."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """Of connecting, and of one call."""
+
+
+def with_environment(name: str, server: McpServer) -> McpServer:
+    """``server`` with what it gets of this process's environment. Raises ``ConfigError`` for what is not set."""
+
+    def value(variable: str) -> str:
+        if not os.environ.get(variable):
+            raise ConfigError(f"MCP server {name!r}: the environment variable {variable} is not set")
+        return os.environ[variable]
+
+    if isinstance(server, StdioServer):
+        passed = {variable: value(variable) for variable in server.pass_env}
+        return server.model_copy(update={"env": {**server.env, **passed}})
+    if not server.api_key_env:
+        return server
+    key = {"authorization": f"Bearer {value(server.api_key_env)}"}
+    return server.model_copy(update={"headers": {**server.headers, **key}})
 
 
 class McpConnection:
@@ -49,9 +89,12 @@ class McpConnection:
         self.lost = False
 
     async def open(self) -> None:
-        """Connect. Raises ``UpstreamError`` when the server does not answer in time."""
+        """Connect. Raises ``UpstreamError`` when the server does not answer in time, ``ConfigError`` for a variable
+        that is not set.
+        """
+        server = with_environment(self.name, self._server)
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._hold(ready))
+        self._task = asyncio.create_task(self._hold(server, ready))
         try:
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.shield(ready)
@@ -70,10 +113,10 @@ class McpConnection:
             await asyncio.wait([self._task])
             self._task = None
 
-    async def _hold(self, ready: asyncio.Future[None]) -> None:
+    async def _hold(self, server: McpServer, ready: asyncio.Future[None]) -> None:
         try:
             async with AsyncExitStack() as stack:
-                self._client = await _connect(self._server, stack)
+                self._client = await _connect(server, stack)
                 ready.set_result(None)
                 await self._end.wait()
         except BaseException as error:  # noqa: BLE001 - handed to whoever opens; after that there is nobody to tell

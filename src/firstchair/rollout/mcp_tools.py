@@ -24,7 +24,7 @@ class McpToolset:
     effect. The next call connects anew, which starts a stdio server afresh, and must find the same tools.
 
     Raises ``ConfigError`` when the SDK (``firstchair[mcp]``) is missing. Opening raises ``UpstreamError`` when a
-    server cannot be reached, and ``ConfigError`` when two servers offer a tool of one name.
+    server cannot be reached, and ``ConfigError`` when two servers offer a tool of one name or a variable is not set.
     """
 
     def __init__(self, servers: Mapping[str, McpServer], *, timeout_s: float = 30.0):

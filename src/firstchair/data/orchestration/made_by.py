@@ -41,6 +41,13 @@ class MadeBy(msgspec.Struct, frozen=True, kw_only=True):
 MAY_DIFFER = frozenset({"base_url", "api_key_env", "password_env", "device", "workers", "concurrency"})
 """Fields of policy and setup, at any depth, that say where or how fast something runs, not what it answers."""
 
+_NOT_SETUP: dict[str, Any] = {
+    # What is offered stands beside it.
+    **dict.fromkeys(("catalog", "experts", "prices"), True),
+    # These may hold keys.
+    "mcp": {"servers": {"__all__": {"env", "headers"}}},
+}
+
 MAX_SHOWN = 120
 """Characters of a value in an error."""
 
@@ -59,7 +66,7 @@ def made_by(policy: ServerPolicy | LocalPolicy, weights: str, opened: OpenedPart
         policy=policy.model_dump(mode="json", exclude={"model", "adapter"} if policy.type == "local" else None),
         weights=weights,
         offered=offered,
-        setup=opened.parts.model_dump(mode="json", exclude={"catalog", "experts", "prices"}),
+        setup=opened.parts.model_dump(mode="json", exclude=_NOT_SETUP),
         instructions=content_id(prompt.SYSTEM),
         seed=plan.seed,
         max_steps=plan.max_steps,

@@ -3,6 +3,7 @@
 catalog: my_experts.yaml
 experts: [qwen3_5_9b, claude_opus_4_8]
 tools: {tools: [{type: calculator}, {type: think}]}
+mcp: {servers: {tickets: {url: "http://127.0.0.1:9000/mcp"}}}
 offer: {anonymised: true, sampled: true, jitter: 0.2}
 limits: {history_chars: 24000}
 """
@@ -15,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from firstchair.catalog.experts import ExpertCatalog, exclusions
 from firstchair.catalog.offers import Offer, anonymised, offer_of, sampled
@@ -24,6 +25,7 @@ from firstchair.core.config import Strict
 from firstchair.engines.live_experts import LiveExperts
 from firstchair.rewards.answers.base import AnswerGrader
 from firstchair.rewards.answers.by_domain import AnswerGrading, open_answer_grader
+from firstchair.rollout.mcp_servers import McpSpec
 from firstchair.rollout.orchestration.environment import OrchestrationEnvironment
 from firstchair.rollout.orchestration.limits import OrchestrationLimits
 from firstchair.rollout.orchestration.offer import OnOffer
@@ -44,6 +46,12 @@ class Presentation(Strict):
     anonymised: bool = False
     """Models are random labels that tell nothing but class, size and cost tier."""
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Presentation:
+        if self.jitter and not self.sampled:
+            raise ValueError("jitter moves the prices of a sampled offer alone; set sampled: true")
+        return self
+
 
 class RolloutParts(Strict):
     """Experts, tools, offer and limits of rollouts."""
@@ -56,6 +64,8 @@ class RolloutParts(Strict):
     """YAML file of prices, over the packaged one."""
     tools: ToolsSpec | None = None
     """What beside models can be called. Each rollout works in a copy of its ``work_dir``."""
+    mcp: McpSpec | None = None
+    """MCP servers whose tools can be called too. Each rollout connects to them for itself."""
     offer: Presentation = Presentation()
     limits: OrchestrationLimits = OrchestrationLimits()
 
@@ -107,7 +117,8 @@ class OpenedSetup:
 async def open_setup(setup: OrchestrationSetup, environ: Mapping[str, str]) -> AsyncIterator[OpenedSetup]:
     """Open experts, tools and grader, and close them at the end.
 
-    Raises ``ConfigError`` naming what is missing: an expert without a key, an index, a package, a sandbox.
+    Raises ``ConfigError`` naming what is missing (an expert without a key, an index, a package, a sandbox) or cannot
+    be offered as it is to be, ``UpstreamError`` for an MCP server that cannot be reached.
     """
     async with open_parts(setup, environ) as parts, AsyncExitStack() as stack:
         sandbox = None if setup.sandbox is None else open_sandbox(setup.sandbox)
@@ -124,13 +135,23 @@ async def open_parts(wanted: RolloutParts, environ: Mapping[str, str]) -> AsyncI
         catalog = catalog.only(wanted.experts)
     async with AsyncExitStack() as stack:
         tools = None
-        if wanted.tools is not None:
-            tools = await SharedTools.open(wanted.tools)
+        if wanted.tools is not None or wanted.mcp is not None:
+            tools = await SharedTools.open(wanted.tools, wanted.mcp)
             stack.push_async_callback(tools.close)
         offered = tools.tools if tools is not None else ()
         known = catalog.with_tools(offered)
         names = {tool.name for tool in offered}
         catalog = known.model_copy(update={"tools": tuple(one for one in known.tools if one.name in names)})
+        full = offer_of(catalog, prices)
+        _refuse_what_cannot_be_shown(full, wanted.offer)
         experts = LiveExperts(catalog, prices, environ)
         stack.push_async_callback(experts.close)
-        yield OpenedParts(offer_of(catalog, prices), prices, experts, tools, wanted)
+        yield OpenedParts(full, prices, experts, tools, wanted)
+
+
+def _refuse_what_cannot_be_shown(full: Offer, shown: Presentation) -> None:
+    """Raise ``ConfigError`` now, not in every rollout."""
+    if shown.sampled:
+        sampled(full, random.Random(0), jitter=shown.jitter)
+    if shown.anonymised:
+        anonymised(full, random.Random(0))
