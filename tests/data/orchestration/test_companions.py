@@ -278,6 +278,9 @@ def test_recorded_episodes_are_graded_samples_too(tmp_path):
     assert (view.id, view.task, view.domain, view.correct, view.clean) == ("trip-1", "k", "trips", False, None)
     assert view.facts["reward"] == "0.5"
     assert session_view(msgspec.structs.replace(session, labels={"error": "timeout: x"})).broken
+    graded = session_view(msgspec.structs.replace(session, labels={"gold": "B", "graded answer": "C"}))
+    assert (graded.answer, graded.gold, graded.facts.keys()) == ("C", "B", {"source", "recorded"})
+    assert view.answer == session.messages[-1].text
 
 
 def test_texts_are_cut_only_as_far_as_the_budget_needs():

@@ -129,7 +129,7 @@ def test_a_session_shows_the_endpoints_conversation_and_its_grade():
     check_session(session)
     view = session_view(session)
     assert (view.id, view.task, view.domain, view.correct, view.broken) == ("gaia:7:3", "7", "gaia", False, False)
-    assert (view.problem, view.answer, view.facts["gold"]) == ("How many?", "24", "24")
+    assert (view.problem, view.answer, view.gold) == ("How many?", "24", "24")
     assert view.cost_usd == pytest.approx(0.000205)
     assert [said.role for said in view.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert view.messages[2].calls == (("submit", '{"answer": "24"}'),)

@@ -136,8 +136,9 @@ def record_view(record: SftRecord) -> View:
 
 
 def session_view(session: Session) -> View:
-    """A recorded episode."""
-    labels = session.labels
+    """A recorded episode. Of a benchmark's sample the labels tell what was graded, and against what."""
+    labels = dict(session.labels)
+    gold, graded = labels.pop("gold", None), labels.pop("graded answer", None)
     costs = [call.cost_usd for call in session.calls]
     completed = labels.get("completed")
     facts = {"source": session.source, "recorded": session.created_at}
@@ -151,7 +152,8 @@ def session_view(session: Session) -> View:
         broken=completed is None and bool(labels.get("error")),
         cost_usd=None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
         problem=next((message.text for message in session.messages if message.role == "user"), ""),
-        answer=replies[-1] if replies else "",
+        answer=str(graded) if graded is not None else replies[-1] if replies else "",
+        gold="" if gold is None else str(gold),
         facts={name: text for name, text in facts.items() if text},
         messages=tuple(_said(message) for message in session.messages),
     )
