@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from firstchair.catalog.backends import FREE, Backend, listed_price, reachable, resolve, unreachable
-from firstchair.catalog.experts import Expert, ExpertCatalog, exclusions, tool_name
+from firstchair.catalog.experts import PARAMETERS, BasicTool, Expert, ExpertCatalog, exclusions, tool_name
 from firstchair.catalog.prices import ModelPrice, PriceTable
 from firstchair.chat.messages import Tool
 from firstchair.core.errors import ConfigError
@@ -49,10 +49,21 @@ def test_the_default_catalog_has_two_frontier_models_four_open_ones_and_eleven_t
         *("web_search", "code_interpreter", "calculator", "shell_exec", "file_read", "file_write"),
         *("http_request", "think", "apply_patch", "pdf_extract", "db_query"),
     ]
-    fields = {tool.name: list(tool.schema_of_kind["properties"]) for tool in CATALOG.tools}
-    assert fields["web_search"] == ["query"]
-    assert fields["code_interpreter"] == ["code"]
-    assert all(fields.values())
+    assert all(tool.schema_of_kind["properties"] for tool in CATALOG.tools)
+
+
+def test_every_kind_has_its_parameters_and_others_bring_their_own():
+    fields = {kind: list(schema["properties"]) for kind, schema in PARAMETERS.items()}
+    assert fields == {
+        "model": ["input"],
+        "web_search": ["query"],
+        "local_search": ["query"],
+        "code_interpreter": ["code"],
+    }
+    assert all(schema["required"] == list(schema["properties"]) for schema in PARAMETERS.values())
+    for kind in ("web_search", "local_search", "code_interpreter"):
+        assert BasicTool(name="t", kind=kind).schema_of_kind == PARAMETERS[kind]
+    assert BasicTool(name="t").schema_of_kind == {}
 
 
 USD = {
