@@ -154,6 +154,12 @@ def test_an_anonymised_offer_tells_no_name(run, files, upstream):
     assert (label[:6], first.labels[label]) == ("model_", "near_9b")
     assert "near" not in str(first.tools[0])
     assert first.tools[0].name == label
+    # A preference stands in the prompt, so it may not name whom the offer hides.
+    (files / "tasks.jsonl").write_text('{"task_id": "t", "problem": "1 + 1?", "preference": {"near_9b": 1}}\n')
+    again = ("--set", "offer.anonymised=true", "--samples", "1", "--force")
+    code, out, _ = run(*command(files, upstream, *again))
+    assert code == 1
+    assert "task t: its preference names near_9b; offer.anonymised hides that name" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,6 @@ from firstchair.chat.messages import Message
 from firstchair.rollout.orchestration import prompt
 
 _SPEAKERS = MappingProxyType({"user": "User", "assistant": "Assistant", "tool": "Result"})
-_WORDS: Mapping[str, str] = MappingProxyType(
-    {"accuracy": "It must be right.", "cost": "Keep it cheap.", "latency": "Be quick."}
-)
-"""What the heaviest weight of a preference says."""
 
 
 def system_of(messages: Sequence[Message]) -> str:
@@ -37,7 +33,7 @@ def problem_of(messages: Sequence[Message], *, budget_usd: float | None, prefere
         turns = "\n\n".join(_turn(message) for message in before)
         parts = [f"The conversation so far:\n\n{turns}", f"Now the user says:\n\n{last.text}"]
     if preference:
-        parts.append(_wish(preference))
+        parts.append(prompt.wish(preference))
     if budget_usd is not None:
         parts.append(f"All models together may cost at most ${budget_usd:.6f}".rstrip("0").rstrip(".") + ".")
     return "\n\n".join(parts)
@@ -47,9 +43,3 @@ def _turn(message: Message) -> str:
     speaker = _SPEAKERS[message.role]
     calls = [f"{speaker} called {call.name}: {call.arguments}" for call in message.tool_calls]
     return "\n".join([*([f"{speaker}: {message.text}"] if message.text or not calls else []), *calls])
-
-
-def _wish(preference: Mapping[str, float]) -> str:
-    first = max(preference, key=lambda name: preference[name])
-    weights = ", ".join(f"{name} {weight:g}" for name, weight in preference.items())
-    return f"{_WORDS.get(first, f'Use {first} where you can.')} What counts, by weight: {weights}."

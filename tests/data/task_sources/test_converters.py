@@ -196,6 +196,10 @@ def test_a_task_of_one_s_own_needs_a_problem_and_gets_an_id():
         ({"problem": "Why?", "gold_answer": 5}, "Expected `str | null`, got `int`"),
         ({"problem": "Why?", "task_id": ""}, "task_id: empty"),
         ({"problem": "Why?", "choices": ["x"] * 27}, "at most 26"),
+        (
+            {"problem": "Why?", "preference": {"cost": -1}},
+            "preference: cost: found -1; expected a weight of at least 0",
+        ),
     ],
 )
 def test_a_row_that_is_no_task_names_its_field(row, said):
@@ -209,3 +213,20 @@ def test_options_that_the_policy_would_not_see_are_written_below_the_problem():
     assert task.problem == "Which?\n\nA. red\nB. green"
     shown = own_tasks.task_of({"problem": task.problem, "choices": ["red", "green"], "gold_answer": "B"})
     assert shown.problem == task.problem
+
+
+def test_a_preference_that_the_policy_would_not_see_is_written_below_the_problem_in_words():
+    row = {"problem": "Which?", "choices": ["red", "green"], "preference": {"accuracy": 0.5, "web_search": 1}}
+    task = own_tasks.task_of(row)
+    assert task.problem == (
+        "Which?\n\nA. red\nB. green\n\n"
+        "Use web_search where you can. What counts, by weight: accuracy 0.5, web_search 1."
+    )
+    assert own_tasks.task_of({**row, "problem": task.problem}).problem == task.problem
+    said = [
+        own_tasks.task_of({"problem": "?", "preference": {name: 1}}).problem
+        for name in ("accuracy", "cost", "latency")
+    ]
+    assert [text.split("\n\n")[1].partition(" What")[0] for text in said] == [
+        *("It must be right.", "Keep it cheap.", "Be quick.")
+    ]

@@ -10,6 +10,7 @@ import msgspec
 from firstchair.core.errors import DataError
 from firstchair.data.task_sources.fields import Fields, task_id, text_of
 from firstchair.rewards.answers.choice import LETTERS
+from firstchair.rollout.orchestration import prompt
 from firstchair.rollout.orchestration.task import OrchestrationTask
 
 NAME = "tasks"
@@ -37,7 +38,10 @@ def task_of(row: Fields) -> OrchestrationTask:
         raise DataError("empty; leave it out, or give each task an id of its own", field="task_id")
     if len(task.choices) > len(LETTERS):
         raise DataError(f"found {len(task.choices)}; at most {len(LETTERS)} have a letter", field="choices")
-    return _with_options_shown(task)
+    for name, weight in task.preference.items():
+        if weight < 0:
+            raise DataError(f"{name}: found {weight:g}; expected a weight of at least 0", field="preference")
+    return _with_wish_shown(_with_options_shown(task))
 
 
 def _with_options_shown(task: OrchestrationTask) -> OrchestrationTask:
@@ -46,3 +50,10 @@ def _with_options_shown(task: OrchestrationTask) -> OrchestrationTask:
         return task
     lines = (f"{letter}. {choice}" for letter, choice in zip(LETTERS, task.choices, strict=False))
     return msgspec.structs.replace(task, problem="\n".join((task.problem, "", *lines)))
+
+
+def _with_wish_shown(task: OrchestrationTask) -> OrchestrationTask:
+    """A preference in words below the problem, unless it stands there: no policy can go by what it is not told."""
+    if not task.preference or (words := prompt.wish(task.preference)) in task.problem:
+        return task
+    return msgspec.structs.replace(task, problem=f"{task.problem}\n\n{words}")

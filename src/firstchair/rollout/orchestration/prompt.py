@@ -37,6 +37,19 @@ def opening(task: OrchestrationTask, system: str = SYSTEM) -> tuple[Message, ...
     return (text_message("system", system), text_message("user", f"Problem: {task.problem}"))
 
 
+_WISHES: Mapping[str, str] = MappingProxyType(
+    {"accuracy": "It must be right.", "cost": "Keep it cheap.", "latency": "Be quick."}
+)
+"""What the heaviest weight of a preference says."""
+
+
+def wish(preference: Mapping[str, float]) -> str:
+    """A preference (not empty) in words, for behind a problem."""
+    first = max(preference, key=lambda name: preference[name])
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in preference.items())
+    return f"{_WISHES.get(first, f'Use {first} where you can.')} What counts, by weight: {weights}."
+
+
 def empty_call(label: str, field: str) -> str:
     """To a policy whose call of ``label`` had nothing in ``field``. The call itself is no longer shown."""
     return (

@@ -22,6 +22,7 @@ from firstchair.catalog.experts import ExpertCatalog, exclusions
 from firstchair.catalog.offers import Offer, anonymised, offer_of, sampled
 from firstchair.catalog.prices import PriceTable
 from firstchair.core.config import Strict
+from firstchair.core.errors import ConfigError
 from firstchair.engines.live_experts import LiveExperts
 from firstchair.rewards.answers.base import AnswerGrader
 from firstchair.rewards.answers.by_domain import AnswerGrading, open_answer_grader
@@ -94,8 +95,16 @@ class OpenedParts:
         return None if self.tools is None else self.tools.of_rollout()
 
     def offer(self, task: OrchestrationTask, seed: int) -> Sequence[OnOffer]:
-        """What one rollout is offered: a function of the task and its environment's seed."""
+        """What one rollout is offered: a function of the task and its environment's seed.
+
+        Raises ``ConfigError`` for a preference, which stands in the prompt, that names an expert of a hidden name.
+        """
         shown, rng = self.parts.offer, random.Random(f"{seed}:{task.task_id}:offer")
+        named = {one.name for one in self.full.models} & task.preference.keys()
+        if shown.anonymised and named:
+            raise ConfigError(
+                f"task {task.task_id}: its preference names {min(named)}; offer.anonymised hides that name"
+            )
         found = sampled(self.full, rng, jitter=shown.jitter) if shown.sampled else self.full
         return (anonymised(found, rng) if shown.anonymised else found).offered
 
