@@ -124,6 +124,15 @@ def test_the_end_token_alone_is_a_sample_like_any_other() -> None:
     assert [example.trained_tokens for example in made.examples] == [1, 1]
 
 
+def test_a_sampler_whose_vocabulary_has_one_token_in_common_with_the_trainers_is_refused_by_name() -> None:
+    """Its other ids may be any number; were they taken for the trainer's, another word would be learnt."""
+    end = RENDERER.stop_ids[0]
+    foreign = (VOCAB + 7, VOCAB, end)
+    rollouts = play(engine_of(lambda made: replace(made, ids=foreign, logprobs=(-1.0,) * 3)))
+    with pytest.raises(DataError, match=rf"rollout t0#0: ids: ids span \d+\.\.{VOCAB + 7}; the vocabulary has {VOCAB}"):
+        rollout_examples(rollouts, vocab_size=VOCAB, max_tokens=4096)
+
+
 def test_a_limit_does_not_take_a_rollout_out_of_training() -> None:
     rollouts = play(engine_of(), max_steps=1, limits=Limits())
     made = rollout_examples(rollouts, vocab_size=VOCAB, max_tokens=4096)
