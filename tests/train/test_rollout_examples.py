@@ -129,7 +129,9 @@ def test_a_sampler_whose_vocabulary_has_one_token_in_common_with_the_trainers_is
     end = RENDERER.stop_ids[0]
     foreign = (VOCAB + 7, VOCAB, end)
     rollouts = play(engine_of(lambda made: replace(made, ids=foreign, logprobs=(-1.0,) * 3)))
-    with pytest.raises(DataError, match=rf"rollout t0#0: ids: ids span \d+\.\.{VOCAB + 7}; the vocabulary has {VOCAB}"):
+    with pytest.raises(
+        DataError, match=rf"rollout t0#0: ids: ids span \d+\.\.{VOCAB + 7}; the vocabulary has {VOCAB}"
+    ):
         rollout_examples(rollouts, vocab_size=VOCAB, max_tokens=4096)
 
 
