@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from firstchair.core.errors import DataError, FirstchairError
+from firstchair.core.errors import ConfigError, DataError, FirstchairError
 from firstchair.train.dist import joined_world
 from firstchair.train.metrics import read_metrics
+from firstchair.train.run_dir import open_run
 from firstchair.train.sft import train_sft
 
 PROGRAM = """
@@ -80,6 +81,13 @@ def test_a_process_that_fails_takes_the_other_along_and_neither_waits(failing):
     said = said_by_two(work)
     assert said[failing] == "DataError: a damaged row"
     assert said[1 - failing].startswith("RunFailed: another process of the run is gone; its own message says why")
+
+
+def test_a_run_that_plays_is_one_process(recipe_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="train grpo is one process, found WORLD_SIZE=2; start it without torchrun"):
+        open_run(recipe_of(), kind="grpo", template_hash="t", resume=False, force=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_processes_that_end_well_wait_for_each_other():

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as torch_dist
 from torch import nn
 
-from firstchair.core.errors import RunFailed
+from firstchair.core.errors import ConfigError, RunFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,16 @@ ALONE = World()
 """A world of one process."""
 
 
+def _asked_for() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def refuse_many(kind: str) -> None:
+    """Raise ``ConfigError`` under ``torchrun`` with several processes: each would play and train by itself."""
+    if _asked_for() > 1:
+        raise ConfigError(f"train {kind} is one process, found WORLD_SIZE={_asked_for()}; start it without torchrun")
+
+
 @contextmanager
 def joined_world() -> Iterator[World]:
     """The world that ``torchrun`` describes in the environment, or a world of one, for the length of the block.
@@ -92,7 +102,7 @@ def joined_world() -> Iterator[World]:
     At its end the ranks wait for each other; without that some abort at exit. A rank that fails leaves at once, and
     what the others then wait for fails too: none hangs on one that is gone.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = _asked_for()
     if size == 1:
         yield ALONE
         return

@@ -31,6 +31,7 @@ from firstchair.core.jsontext import dumps
 from firstchair.engines.weights import weights_revision
 from firstchair.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, sweep
 from firstchair.train.config import RunRecipe
+from firstchair.train.dist import refuse_many
 from firstchair.train.metrics import read_steps
 from firstchair.train.token_sets import TokenCounts, TokenSource
 
@@ -189,7 +190,8 @@ def refuse_both(*, resume: bool, force: bool) -> None:
 
 
 def open_run(recipe: RunRecipe, *, kind: str, template_hash: str, resume: bool, force: bool) -> RunDir:
-    """The directory of a run that makes its own data: a new one, or the one to resume, checked."""
+    """The directory of a run that makes its own data, in one process: a new one, or the one to resume, checked."""
+    refuse_many(kind)
     revision = weights_revision(recipe.model)
     fields = begin_record(recipe, kind=kind, base_revision=revision, template_hash=template_hash, processes=1)
     run = RunDir(recipe.out)
