@@ -90,6 +90,7 @@ def test_tasks_are_played_by_real_experts_and_tools_and_kept_graded(run, files, 
     assert "every trajectory of 1 task broke; run the same command again" in err
     assert "the first that broke: " in out
     assert "correct 4, ungraded 2" in out
+    assert "experts: $0\n" in out
     groups = {group.task.task_id: group.trajectories for group in read_groups(files / "groups.jsonl")}
     assert sorted(groups) == ["t0", "t1", "t2"]
     for found in groups["t0"]:

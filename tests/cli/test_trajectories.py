@@ -6,9 +6,10 @@ import pytest
 from rich.console import Console
 
 from firstchair.cli.train_view import _counts
-from firstchair.data.orchestration.groups import encode_group
+from firstchair.data.orchestration.groups import Group, encode_group
 from firstchair.data.sft import read_sft
-from firstchair.testing.trajectories import trajectory_groups
+from firstchair.rollout.orchestration.task import OrchestrationTask
+from firstchair.testing.trajectories import clean_trajectory, dispatched, trajectory_groups
 from firstchair.train.token_sets import TokenCounts
 
 
@@ -26,6 +27,16 @@ def test_statistics_are_shown_as_tables_and_as_json(run, groups):
         assert word in out
     code, out, _ = run("trajectories", "stats", groups, "--json")
     assert json.loads(out)["total"]["trajectories"] == 48
+
+
+@pytest.mark.parametrize(("nano", "cost"), [(12_000, "$0.0000120"), (None, "unknown")])
+def test_a_cost_below_a_hundredth_of_a_cent_is_not_shown_as_nothing(run, tmp_path, nano, cost):
+    made = clean_trajectory(dispatches=(dispatched(cost_nano=nano),))
+    task = OrchestrationTask(task_id=made.task_id, problem="6 x 7?", gold_answer="42")
+    (tmp_path / "groups.jsonl").write_bytes(encode_group(Group(task=task, trajectories=(made,))) + b"\n")
+    _, out, _ = run("trajectories", "stats", tmp_path / "groups.jsonl")
+    (row,) = [line for line in out.splitlines() if line.startswith("qwen3_5_9b")]
+    assert row.split()[4] == cost
 
 
 def test_groups_become_records_and_some_of_them_are_chosen(run, groups, tmp_path):

@@ -98,6 +98,7 @@ def _print(run: Run, out: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
     from firstchair.cli.tables import counted, print_json, table
+    from firstchair.data.orchestration.views import money
     from firstchair.evals.report import interval, percent
 
     if as_json:
@@ -118,7 +119,7 @@ def _print(run: Run, out: Path, *, as_json: bool) -> None:
     cost, late = found.cost, found.latency
     lines = [
         f"served by {', '.join(found.served_models) or 'nobody'}",
-        f"cost {_usd(cost.endpoint_usd)}, {_usd(cost.per_sample_usd)} a sample; helper {_usd(cost.helper_usd)}",
+        f"cost {money(cost.endpoint_usd)}, {money(cost.per_sample_usd)} a sample; helper {money(cost.helper_usd)}",
         f"latency p50 {_seconds(late.p50_s)}, p95 {_seconds(late.p95_s)} a sample",
         *(f"left out: {counted(times, 'sample')}: {error}" for error, times in found.errors.items()),
         f"{counted(found.rows, 'row')} in {out}; read them: firstchair trajectories view {out / 'sessions.jsonl'} "
@@ -126,10 +127,6 @@ def _print(run: Run, out: Path, *, as_json: bool) -> None:
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _usd(usd: float | None) -> str:
-    return "unknown" if usd is None else f"${usd:,.4f}"
 
 
 def _seconds(seconds: float | None) -> str:

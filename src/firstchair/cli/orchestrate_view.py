@@ -10,6 +10,7 @@ import typer
 from firstchair.catalog.token_counts import NANO
 from firstchair.cli.tables import counted, print_json
 from firstchair.data.orchestration.rejection import Sampled
+from firstchair.data.orchestration.views import money
 from firstchair.rollout.orchestration.run import Tally
 
 
@@ -36,7 +37,7 @@ def print_run(out: Path, sampled: Sampled, tally: Tally, *, as_json: bool) -> No
     _line("broke", tally.errors)
     if tally.first_error is not None:
         typer.echo(f"the first that broke: {tally.first_error}")
-    cost = f"experts: ${tally.cost_nano / NANO:.4f}"
+    cost = f"experts: {money(tally.cost_nano / NANO)}"
     typer.echo(f"{cost}, {counted(tally.unpriced, 'call')} without a known price" if tally.unpriced else cost)
 
 

@@ -14,6 +14,7 @@ from firstchair.cli.tables import Column, counted, number, print_json, print_lis
 from firstchair.data.orchestration.companions import TEXT_LIMITS, Written
 from firstchair.data.orchestration.metrics import ToolUse
 from firstchair.data.orchestration.stats import Tally, TrajectoryStats
+from firstchair.data.orchestration.views import money
 from firstchair.data.sft import SftCounts
 
 
@@ -37,7 +38,7 @@ def print_stats(stats: TrajectoryStats, *, as_json: bool) -> None:
         typer.echo(f"nudges: {_listed(stats.nudges)}")
     total = stats.total
     typer.echo(
-        f"kept: {total.kept:,}, for {_usd(stats.kept_cost_nano)}; correct and clean {total.correct_clean:,}, "
+        f"kept: {total.kept:,}, for {money(stats.kept_cost_nano / NANO)}; correct and clean {total.correct_clean:,}, "
         f"correct and routed {total.correct_routed:,}; {stats.salvaged:,} answers salvaged, "
         f"{stats.parse_failures:,} calls not read, {stats.unpriced:,} of unknown cost"
     )
@@ -63,11 +64,8 @@ _TALLY: Mapping[str, Callable[[Tally], int]] = MappingProxyType(
 def _use(name: str, use: ToolUse) -> tuple[str, ...]:
     counts = (f"{count:,}" for count in (use.calls, use.failed, use.empty))
     tokens = (f"{count:,}" for count in (use.input_tokens, use.output_tokens))
-    return (name, *counts, _usd(use.cost_nano), *tokens, f"{use.latency_s / use.calls:,.2f}")
-
-
-def _usd(nano: int) -> str:
-    return f"${nano / NANO:,.4f}"
+    cost = money(None if use.unpriced else use.cost_nano / NANO)
+    return (name, *counts, cost, *tokens, f"{use.latency_s / use.calls:,.2f}")
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -12,7 +12,6 @@ whole is not asked again, and of the one under way no sample that its log holds.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -209,11 +208,13 @@ def _load(bench: Benchmark, options: BenchOptions, subset: str, records: Sequenc
 
 def _reach_hub(bench: Benchmark) -> None:
     """Ask the hub for the data set before a loader does, which tries for minutes and says less."""
-    if bench.source != "hub" or os.environ.get("HF_HUB_OFFLINE"):
+    if bench.source != "hub":
         return
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
+    if constants.HF_HUB_OFFLINE:
+        return
     try:
         HfApi().auth_check(bench.dataset, repo_type="dataset")
     except GatedRepoError:
