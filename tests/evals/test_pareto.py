@@ -75,6 +75,13 @@ def test_policies_come_cheapest_first_and_one_of_unknown_cost_last_and_undrawn()
     )
     assert {words for words in legend if words in page} == {"fixed rule", "what no policy can reach"}
     assert "a task, 1 policy." in page
+    assert "the same tasks" not in page
+
+
+def test_policies_that_were_given_other_tasks_are_named():
+    points = pareto_points([*outcomes("some", 20, 0.01, n=30, lambda_cost=0.5), *outcomes("all", 20, 0.02)])
+    assert [point.missed for point in points] == [10, 0]
+    assert "may be one of tasks: some, λ = 0.5, lacks 10.</p>" in render(points, title="")
 
 
 def test_trajectories_are_read_with_what_experts_and_policy_cost(tmp_path: Path):

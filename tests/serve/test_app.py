@@ -253,7 +253,7 @@ def test_fewer_steps_and_tokens_cut_a_request(usual: World) -> None:
         ),
         ({"firstchair": {"budget_usd": 0}}, "firstchair.budget_usd"),
         ({"firstchair": {"budget_usd": -1}}, "firstchair.budget_usd"),
-        ({"firstchair": {"budget": 1}}, "firstchair"),
+        ({"firstchair": {"budget": 1}}, "firstchair.budget"),
         ({"firstchair": {"max_steps": 9}}, "firstchair.max_steps"),
         ({"firstchair": {"max_steps": 0}}, "firstchair.max_steps"),
         ({"firstchair": {"preference": {"nobody": 1}}}, "firstchair.preference.nobody"),

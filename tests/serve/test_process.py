@@ -112,7 +112,7 @@ def test_a_client_that_leaves_ends_its_calls_and_a_stop_under_load_loses_no_answ
         line = running.stdout.readline()
         found = re.fullmatch(
             r"orchestrator on (http://127\.0\.0\.1:\d+/v1)  "
-            r"\(policy leads 1 experts and 1 tools; at most \$0\.5 a request; 1 keys; Ctrl-C stops\)\n",
+            r"\(policy leads 1 expert and 1 tool; at most \$0\.5 a request; 1 key; Ctrl-C stops\)\n",
             line,
         )
         assert found, line

@@ -89,7 +89,8 @@ def resolve(expert: Expert, catalog: ExpertCatalog, environ: Mapping[str, str]) 
         if not backend.key_env or environ.get(backend.key_env):
             return backend
     if expert.name in catalog.routes:
-        raise ConfigError(f"routes.{expert.name}: the environment variable {possible[0].key_env} is not set")
+        key = possible[0].key_env
+        raise ConfigError(f"routes.{expert.name} comes first, and its environment variable {key} is not set")
     keys = " or ".join(f"{one.key_env} ({VENDORS[one.provider].title})" for one in possible)
     need = f"neither is set: {keys}" if len(possible) > 1 else f"not set: {keys}" if keys else "no provider is named"
     raise ConfigError(need)

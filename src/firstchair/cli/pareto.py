@@ -42,3 +42,5 @@ def pareto(
     else:
         best = sum(point.frontier for point in points)
         typer.echo(f"{counted(len(points), 'point')}, {best} on the frontier: {out}")
+    if unequal := [f"{point.policy} lacks {point.missed:,}" for point in points if point.missed]:
+        typer.echo(f"not all were given the same tasks: {'; '.join(unequal)}", err=True)

@@ -5,7 +5,7 @@ files of outcomes, or of groups ─► ``read_routed`` ─► RoutedTask ─► 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +60,8 @@ class ParetoPoint(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: Mean
     ungraded: int
     unpriced: int
+    missed: int = 0
+    """Tasks that another policy was given and this one was not: with any, a difference may be one of tasks."""
     frontier: bool = False
     """No other policy is at least as accurate for less, or more accurate for as much."""
 
@@ -107,14 +109,15 @@ def pareto_points(outcomes: Iterable[RoutedTask], *, seed: int = 0) -> list[Pare
     parts: dict[_Name, list[RoutedTask]] = {}
     for one in outcomes:
         parts.setdefault((one.policy, one.lambda_cost, one.kind), []).append(one)
-    points = [_point(name, rows, seed) for name, rows in parts.items()]
+    given = {one.task_id for rows in parts.values() for one in rows}
+    points = [_point(name, rows, given, seed) for name, rows in parts.items()]
     points.sort(key=lambda point: (point.cost_usd.value is None, point.cost_usd.value or 0.0, point.policy))
     figures = [(point.cost_usd.value, point.accuracy.value) for point in points]
     best = frontier([(None, None) if p.kind == "bound" else f for p, f in zip(points, figures, strict=True)])
     return [msgspec.structs.replace(point, frontier=on) for point, on in zip(points, best, strict=True)]
 
 
-def _point(name: _Name, rows: Sequence[RoutedTask], seed: int) -> ParetoPoint:
+def _point(name: _Name, rows: Sequence[RoutedTask], given: Set[str], seed: int) -> ParetoPoint:
     graded = [row for row in rows if row.correct is not None]
     policy, lambda_cost, kind = name
     return ParetoPoint(
@@ -131,6 +134,7 @@ def _point(name: _Name, rows: Sequence[RoutedTask], seed: int) -> ParetoPoint:
         latency_s=mean([(row.task_id, row.latency_s) for row in rows], seed=seed),
         ungraded=len(rows) - len(graded),
         unpriced=sum(row.cost_usd is None for row in rows),
+        missed=len(given - {row.task_id for row in rows}),
     )
 
 

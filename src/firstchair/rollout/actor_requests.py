@@ -201,17 +201,22 @@ def decoded(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise BadRequest(str(error), param=_path(str(error))) from error
+        raise _refused(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
 
 
-def _path(message: str) -> str | None:
-    """The field in msgspec's own words: ``… - at `$.messages` `` or ``unknown field `x` ``."""
-    for start in ("at `$.", "field `"):
-        _, found, rest = message.partition(start)
-        if found:
-            return rest.partition("`")[0]
-    return None
+def _refused(message: str) -> BadRequest:
+    """Of msgspec's own words: ``… - at `$.messages` ``, or ``… unknown field `x` - at `$.firstchair` ``."""
+    names = (_between(message, "at `$."), _between(message, "field `"))
+    is_unknown = "unknown field `" in message
+    return BadRequest(
+        "unknown field; leave it out" if is_unknown else message, param=".".join(filter(None, names)) or None
+    )
+
+
+def _between(message: str, start: str) -> str:
+    """What stands between ``start`` and the next backtick."""
+    return message.partition(start)[2].partition("`")[0]

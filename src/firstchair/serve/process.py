@@ -121,12 +121,16 @@ def start_line(config: ServeConfig, listener: socket.socket, parts: OpenedParts,
     host, port = listener.getsockname()[:2]
     models, tools = len(parts.full.models), len(parts.full.offered) - len(parts.full.models)
     budget = "no budget" if config.budget_usd is None else f"at most ${config.budget_usd:g} a request"
-    keys = "no keys" if not config.api_keys else f"{len(config.api_keys)} keys"
+    keys = _counted(len(config.api_keys), "key") if config.api_keys else "no keys"
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     return (
-        f"{config.model} on {where}  ({policy.name} leads {models} experts and {tools} tools; {budget}; {keys}; "
-        "Ctrl-C stops)"
+        f"{config.model} on {where}  ({policy.name} leads {_counted(models, 'expert')} and "
+        f"{_counted(tools, 'tool')}; {budget}; {keys}; Ctrl-C stops)"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _check_preference(config: ServeConfig, names: Any) -> None:

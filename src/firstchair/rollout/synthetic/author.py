@@ -52,8 +52,8 @@ class AuthorFailed(RunFailed):
         self.stage, self.why, self.problems = stage, why, tuple(problems)
         shown = "; ".join(self.problems[:3])
         super().__init__(
-            f"author: {stage}: {why} after one repair: {shown}; all that was written is kept; run again with another "
-            "seed or a stronger author"
+            f"author: {stage}: {why} after one repair: {shown}; all that was written is kept; run again at another "
+            "temperature or with a stronger author"
         )
 
 
@@ -154,10 +154,9 @@ class Author:
         async with aclosing(cast("AsyncGenerator[Generation]", self.engine.generate([request]))) as generations:
             said = await anext(generations)
         if said.stop in (Stop.ERROR, Stop.CANCELLED):
-            raise UpstreamError(
-                f"author: {request_id}: {said.error or said.stop}; run again: what was written before is kept",
-                retryable=said.error_kind in _RETRYABLE,
-            )
+            retryable = said.error_kind in _RETRYABLE
+            kept = f"{'run again: ' if retryable else ''}what was written before is kept"
+            raise UpstreamError(f"author: {request_id}: {said.error or said.stop}; {kept}", retryable=retryable)
         return said
 
 

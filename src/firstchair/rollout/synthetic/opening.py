@@ -54,7 +54,9 @@ def _scripted(path: Path) -> Engine:
 
     def reply(request: Request) -> str:
         if request.request_id not in texts:
-            raise LookupError(f"{path} has no reply for {request.request_id}")
+            raise LookupError(
+                f"{path} has no reply for {request.request_id}; give the --tasks and --batch that it was written with"
+            )
         return texts[request.request_id]
 
     return ScriptedEngine(reply, model=str(path))
