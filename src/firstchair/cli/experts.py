@@ -212,10 +212,10 @@ def _account(answer: ExpertAnswer) -> str:
 def _print_measurement(measured: Measurement) -> None:
     from rich.console import Console
 
-    from firstchair.catalog.token_counts import NANO
     from firstchair.cli.tables import table
+    from firstchair.evals.expert_description import usd
 
-    shown = table("domain", "#right", "#95% interval", "#n", "#$ an answer", "#s", "#failed", "#ungraded")
+    shown = table("domain", "#right", "#95% interval", "#n", "#an answer costs", "#s", "#failed", "#ungraded")
     for one in measured.domains:
         rate = one.accuracy
         known = rate.value is not None
@@ -224,7 +224,7 @@ def _print_measurement(measured: Measurement) -> None:
             f"{rate.value:.1%}" if known else "–",
             f"{rate.low:.1%} to {rate.high:.1%}" if known else "–",
             str(rate.n),
-            "–" if one.cost_nano is None else f"{one.cost_nano / NANO:.3g}",
+            "–" if one.cost_nano is None else usd(one.cost_nano),
             "–" if one.latency_s is None else f"{one.latency_s:.1f}",
             str(one.failed),
             str(one.ungraded),

@@ -154,15 +154,15 @@ def figures(measured: Measurement) -> str:
 def _figure(one: DomainResult) -> str:
     rate = one.accuracy
     interval = f"95% interval {100 * (rate.low or 0):.0f} to {rate.high:.0%}"
-    cost = "" if one.cost_nano is None else f"{_usd(one.cost_nano)} and "
+    cost = "" if one.cost_nano is None else f"{usd(one.cost_nano)} and "
     return f"{one.domain} {rate.value:.0%} right ({interval}, n {rate.n}; {cost}{one.latency_s or 0:.1f} s an answer)"
 
 
-def _usd(nano: float) -> str:
-    """Two significant digits, and two decimals at least."""
-    usd = nano / NANO
-    decimals = max(2, 1 - math.floor(math.log10(usd))) if usd else 0
-    return f"${usd:.{decimals}f}"
+def usd(nano: float) -> str:
+    """``$0.000018``: two significant digits, and two decimals at least."""
+    dollars = nano / NANO
+    decimals = max(2, 1 - math.floor(math.log10(dollars))) if dollars else 0
+    return f"${dollars:.{decimals}f}"
 
 
 def sentence_question(measured: Measurement) -> str:

@@ -115,7 +115,7 @@ async def sample_tasks(
                 done.tasks += 1
                 done.trajectories += samples
                 done.broken += group.broken
-                bar.advance(note=f"{sum(one.correct is True for one in found)} of {samples} right")
+                bar.advance(note=f"the last: {sum(one.correct is True for one in found)} of {samples} right")
     if open_:
         task_id, (_, found) = next(iter(open_.items()))
         raise RunFailed(
