@@ -86,6 +86,10 @@ def test_make_writes_a_domain_from_what_an_author_wrote(tmp_path):
     assert json.loads(run(*words, "--tasks", 4, "--batch", 2, "--json"))["drops"] == {"duplicate": 1}
     with pytest.raises(ConfigError, match="name 'My kennel': expected a lower-case letter"):
         run("make", "My kennel", *words[2:])
+    with pytest.raises(
+        FirstchairError, match="no reply for tasks 2:0; give the --tasks and --batch that it was written"
+    ):
+        run(*words, "--out", tmp_path / "other", "--tasks", 6, "--batch", 2)
     author.write_text('{"stage": 1}\n')
     with pytest.raises(ConfigError, match=r"author.jsonl:1: expected \{stage, attempt, text\}"):
         run(*words)
